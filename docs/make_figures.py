@@ -1,10 +1,12 @@
-"""Write the tables of results in docs/forest.md and docs/linear.md from ``benchmarks/results``.
+"""Write the tables of results in docs/forest.md, linear.md and boosting.md; draw the pictures.
 
-Run ``python docs/make_figures.py`` after a benchmark; a test checks that the pages are up to
-date.
+The tables come from ``benchmarks/results``, the pictures from blocks of code on the pages. Run
+``python docs/make_figures.py`` after a benchmark, or after a change of a model or of
+`letheon.plot`; tests check that tables and pictures are up to date.
 """
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "forest.json"
 CONVEX_RESULTS = ROOT / "benchmarks" / "results" / "convex.json"
+BOOSTING_RESULTS = ROOT / "benchmarks" / "results" / "boosting.json"
 MARKS = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
 CONVEX_MARKS = re.compile(
     r"(<!-- convex figures: begin -->\n).*?(<!-- convex figures: end -->)", re.DOTALL
 )
+BOOSTING_MARKS = re.compile(
+    r"(<!-- boosting figures: begin -->\n).*?(<!-- boosting figures: end -->)", re.DOTALL
+)
+# Pictures, and the pages with the code that draws them.
+PICTURES = {"plan.png": "sisa.md", "tree.png": "forest.md", "skeleton.png": "boosting.md"}
 DATA = {
     "adult": "Adult",
     "synthetic": "synthetic",
@@ -158,7 +166,56 @@ def convex_page(text: str) -> str:
     return CONVEX_MARKS.sub(lambda marks: marks[1] + figures + marks[2], text)
 
 
+def boosting_table(results: dict[str, Any]) -> str:
+    """Return the table of both presets: one line per table of rows and preset."""
+    head = ["table", "preset", "fit", "AUC - LightGBM's", "one person: mean", "median"]
+    head += ["p99", "largest"]
+    lines = [head, ["---"] * len(head)]
+    for each in results["tables"]:
+        rows = {row["model"]: row for row in each["rows"] if "AUC" in row and "model" in row}
+        for preset in ("fast", "accurate") if "LightGBM, default" in rows else ():
+            row, unit = rows[f"boosting, {preset}"], 1000 * _boosting_unit(each["note"])
+            shape = re.sub(r", .*", "", each["note"].removeprefix(f"{each['title']}: "))
+            loss = float(row["AUC"]) - float(rows["LightGBM, default"]["AUC"])
+            lines.append([f"{each['title']}, {shape}", preset, f"{row['fit, F']} F"])
+            lines[-1] += [f"{loss:+.4f}"]
+            lines[-1] += [f"F/{_rounded(unit / row[key]):,}" for key in ("mean", "person p50, ms")]
+            lines[-1] += [f"{row[key] / unit:.3f} F" for key in ("p99", "max")]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _boosting_unit(note: str) -> float:
+    return float(_part(re.compile(r"F = ([\d.]+) s"), note)[1])
+
+
+def boosting_page(text: str) -> str:
+    """Return the page about boosting with the results of the last benchmark."""
+    figures = boosting_table(json.loads(BOOSTING_RESULTS.read_text(encoding="utf-8")))
+    return BOOSTING_MARKS.sub(lambda marks: marks[1] + figures + marks[2], text)
+
+
+def code(picture: str) -> str:
+    """Return the block of code that draws a picture."""
+    text = (ROOT / "docs" / PICTURES[picture]).read_text(encoding="utf-8")
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return next(block for block in blocks if f'"{picture}"' in block)
+
+
+PAGES = (("forest.md", page), ("linear.md", convex_page), ("boosting.md", boosting_page))
+
+
+def draw_pictures() -> None:
+    """Draw all pictures in the docs folder."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    os.chdir(ROOT / "docs")
+    for picture in PICTURES:
+        exec(code(picture), {})
+
+
 if __name__ == "__main__":
-    for NAME, MAKE in (("forest.md", page), ("linear.md", convex_page)):
+    for NAME, MAKE in PAGES:
         PAGE = ROOT / "docs" / NAME
         PAGE.write_text(MAKE(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    draw_pictures()

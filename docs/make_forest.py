@@ -1,27 +1,16 @@
-"""Draw the plots of forest.md: `tree.png`, with the code of the page, and `laws.png`.
+"""Draw `docs/laws.png` of forest.md; `make_figures.py` draws the other pictures.
 
-Run ``python docs/make_forest.py`` after changing the forest's rule or `letheon.plot`.
+Run ``python docs/make_forest.py`` after changing the forest's rule.
 """
 
-import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))  # run as a script, not a module
-
-
-def code() -> str:
-    """Return the code block of forest.md that draws the tree."""
-    text = (DOCS / "forest.md").read_text("utf-8")
-    blocks: list[str] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    return next(block for block in blocks if '"tree.png"' in block)
 
 
 def laws() -> dict[str, Sequence[float]]:
@@ -57,10 +46,7 @@ def draw_laws(file: Path) -> None:
 
 
 def main() -> None:
-    """Draw both plots in the docs folder."""
-    mpl.use("Agg")
-    os.chdir(DOCS)
-    exec(code(), {})
+    """Draw the plot in the docs folder."""
     draw_laws(DOCS / "laws.png")
 
 

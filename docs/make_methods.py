@@ -1,4 +1,4 @@
-"""Write `docs/methods.md` and the table of methods in README.md.
+"""Write `docs/methods.md` and the table of methods in docs/index.md.
 
 Both come from the facts of the classes (`MethodFacts`). Run ``python docs/make_methods.py`` after
 changing facts or a definition text; a test checks that the files are up to date.
@@ -50,7 +50,7 @@ def methods() -> dict[str, tuple[MethodFacts, list[str]]]:
 
 
 def summary() -> str:
-    """Return the table for the README."""
+    """Return the table of all methods."""
     lines = ["| class | method | serves | kind | requests |", "|---|---|---|---|---|"]
     for facts, classes in methods().values():
         names = ", ".join(f"`{name}`" for name in classes)
@@ -120,16 +120,16 @@ def _wrap(line: re.Match[str]) -> str:
     return fill(line[0], 100, break_long_words=False, break_on_hyphens=False)
 
 
-def readme(text: str) -> str:
-    """Return the README with the current table between the marks."""
+def index(text: str) -> str:
+    """Return the index with the current table between the marks."""
     return MARKS.sub(lambda marks: marks[1] + summary() + marks[2], text)
 
 
 def main() -> None:
     """Write both files."""
     (ROOT / "docs" / "methods.md").write_text(page(), encoding="utf-8")
-    front = ROOT / "README.md"
-    front.write_text(readme(front.read_text(encoding="utf-8")), encoding="utf-8")
+    front = ROOT / "docs" / "index.md"
+    front.write_text(index(front.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -377,6 +377,16 @@ def test_changes_in_lists_and_dicts_of_estimators_are_noticed(hold: Any) -> None
         model.forget([1])
 
 
+def test_a_part_that_moves_to_another_list_is_noticed() -> None:
+    part = LogisticRegression()
+    lists: list[list[Any]] = [[part], []]
+    model = Total(scale=lists).fit([[1.0], [2.0], [3.0]])
+    assert model.forget([0]).n_rows == 1
+    lists[1].append(lists[0].pop())
+    with pytest.raises(ChangedParametersError):
+        model.forget([1])
+
+
 class Placed(LogisticRegression):  # type: ignore[misc]
     """An estimator of another library with parameters `device` and `max_memory`."""
 

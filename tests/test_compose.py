@@ -37,7 +37,13 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import letheon
-from letheon import DataIndependent, ForgetPipeline, NaiveUnlearner, SISAClassifier
+from letheon import (
+    DataIndependent,
+    ForgetPipeline,
+    NaiveUnlearner,
+    SISAClassifier,
+    SISARegressor,
+)
 from letheon import compose as compose_module
 from letheon import naive as naive_module
 from letheon.compose import is_data_independent
@@ -570,14 +576,38 @@ def test_forget_works_for_whatever_forgets() -> None:
         ),
         (
             LogisticRegression(),
-            r"LogisticRegression cannot forget; convert it before fitting.*NaiveUnlearner\(Log",
+            r"LogisticRegression cannot forget\. Convert it before fitting.*NaiveUnlearner\(Log",
         ),
-        ({}, "dict cannot forget"),
+        (make_pipeline(Ridge()), r"SISARegressor\(pipeline\) or NaiveUnlearner\(pipeline\)$"),
+        (GridSearchCV(Ridge(), {"alpha": [1]}), r"convert\(GridSearchCV.*ForgetSearchCV\(est"),
+        (make_pipeline(GridSearchCV(Ridge(), {})), r"keeps wall times.*letheon\.convert makes"),
+        ({}, "dict cannot forget; expected a model of letheon"),
     ],
 )
 def test_forget_says_what_to_do_for_the_rest(model: Any, message: str) -> None:
     with pytest.raises(CannotForgetError, match=message):
         letheon.forget(model, ["p03"])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(letheon.convert(GridSearchCV(Ridge(), {"alpha": [1, 2]}, cv=2)), id="convert"),
+        pytest.param(
+            letheon.ForgetSearchCV(NaiveUnlearner(Ridge()), {"estimator__alpha": [1, 2]}, cv=2),
+            id="search",
+        ),
+        pytest.param(
+            letheon.convert(make_pipeline(GridSearchCV(Ridge(), {"alpha": [1]}, cv=2))),
+            id="convert-pipeline",
+        ),
+        pytest.param(SISARegressor(make_pipeline(Ridge()), n_shards=2), id="shards"),
+    ],
+)
+def test_what_forget_suggests_can_forget(model: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(12, 2))
+    ids = [f"p{row:02d}" for row in range(12)]
+    assert letheon.forget(model.fit(rows, rows[:, 0], ids=ids), ["p03"]).n_rows == 1
 
 
 @parametrize_with_checks(

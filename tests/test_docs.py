@@ -29,21 +29,24 @@ from letheon.measures import attacks
 mpl.use("Agg")
 
 ROOT = Path(__file__).resolve().parents[1]
-FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+FRONT = [
+    ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "RELEASING", "SECURITY")
+]
 PAGES = [*FRONT, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OUTPUT = re.compile(r"\s*^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-# Blocks that need a running Ray or Dask cluster; tests/cluster starts one and does the same.
-CLUSTER = re.compile(r"\b(ray|dask|client)\b")
+# Blocks that need a running Ray or Dask cluster, or a desk; tests/cluster and tests/service start
+# one and do the same.
+CLUSTER = re.compile(r"\b(ray|dask|client|desk)\b")
 HAS_TORCH = find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
 # Classes of nets by how their names begin, and the modules they come from.
 NETS = re.compile(r"\btorch\b|letheon\.deep|\w+NetClassifier|DeepObliviate|CertifiedHead")
 # Pages that are about nets from the first block on.
-NET_PAGES = {"deep.md"}
+NET_PAGES = {"deep.md", "photos.md"}
 
 
 class DocBlock(NamedTuple):
@@ -171,31 +174,45 @@ def test_no_page_names_a_path_of_some_machine(page: Path) -> None:
 
 
 def test_first_screen_of_the_readme() -> None:
-    screen = "\n".join(read("README.md").splitlines()[:45])
+    screen = "\n".join(read("README.md").splitlines()[:50])
     example = next(blocks(screen))
     assert len([line for line in example.code.splitlines() if line.strip()]) <= 12
-    assert "make demo" in screen
-    assert "make test" in screen
+    assert "pip install letheon" in screen
+    assert "make demo" in read("README.md")
+
+
+def test_the_readme_is_short() -> None:
+    assert len(read("README.md").split()) <= 900
+
+
+def test_speeds_in_the_readme_are_those_of_the_benchmarks() -> None:
+    """Each ratio is in the file of results that it links to, perhaps with more digits."""
+    speeds = re.findall(r"\[([\d.,]+)x faster\]\((.+?)\)", read("README.md"))
+    [large] = re.findall(r"\(Adult; ([\d,]+)x with a million", read("README.md"))
+    assert len(speeds) == 6
+    for speed, results in [*speeds, (large, "benchmarks/results/boosting.md")]:
+        assert re.search(rf"(F/{speed}\b|\b{re.escape(speed)}[\d.]*x)", read(results)), speed
 
 
 @needs_torch
 def test_tables_of_methods_are_up_to_date() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_methods.py"))
     assert read("docs/methods.md") == made["page"](), "run python docs/make_methods.py"
-    assert read("README.md") == made["readme"](read("README.md"))
-    assert made["summary"]() in read("README.md")
+    assert read("docs/index.md") == made["index"](read("docs/index.md"))
+    assert made["summary"]() in read("docs/index.md")
 
 
 def test_the_short_table_is_that_of_the_benchmark() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_bench.py"))
-    assert made["make_section"]() in read("README.md"), "run python docs/make_bench.py"
-    assert read("README.md") == made["make_readme"](read("README.md"))
+    page = read("docs/benchmarks.md")
+    assert made["make_section"]() in page, "run python docs/make_bench.py"
+    assert page == made["make_page"](page)
 
 
 def test_figures_are_those_of_the_benchmark() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_figures.py"))
-    for name, page in (("forest", made["page"]), ("linear", made["convex_page"])):
-        text = read(f"docs/{name}.md")
+    for name, page in made["PAGES"]:
+        text = read(f"docs/{name}")
         assert text == page(text), "run make_figures.py"
 
 
@@ -228,17 +245,18 @@ def test_pictures_of_the_architecture_are_up_to_date() -> None:
         assert read(f"docs/images/{name}") == draw(), "run python docs/make_architecture.py"
 
 
-@pytest.mark.parametrize(
-    ("name", "maker"), [("plan.png", "make_plan"), ("tree.png", "make_forest")]
-)
-def test_the_picture_is_what_its_block_draws(name: str, maker: str, module: ModuleType) -> None:
+FIGURES = runpy.run_path(str(ROOT / "docs" / "make_figures.py"))
+
+
+@pytest.mark.parametrize("name", FIGURES["PICTURES"])
+def test_the_picture_is_what_its_block_draws(name: str, module: ModuleType) -> None:
     picture = ROOT / "docs" / name
-    exec(runpy.run_path(str(ROOT / "docs" / f"{maker}.py"))["code"](), vars(module))
+    exec(FIGURES["code"](name), vars(module))
     shown, drawn = imread(picture), imread(name)
     assert picture.stat().st_size < 80_000
     # Bars of another height alone change 0.0013; letters of another font version less.
     assert shown.shape == drawn.shape
-    assert abs(shown - drawn).mean() < 0.001, f"run python docs/{maker}.py"
+    assert abs(shown - drawn).mean() < 0.001, "run python docs/make_figures.py"
 
 
 def test_the_command_can_be_found_after_make() -> None:
@@ -258,7 +276,7 @@ def test_the_examples_say_what_they_need(package: str, sign: str, command: str) 
     assert needy
     for example in needy:
         assert command in example.read_text("utf-8")
-        assert re.search(rf"`{example.name}`, needs {package}", read("README.md"))
+        assert re.search(rf"\[{example.name}\]\(\S+\),\s+needs\s+{package}", read("docs/index.md"))
 
 
 def public_names(module: ModuleType) -> list[str]:
@@ -284,7 +302,15 @@ NAMED = {
     "docs/contract.md": public_names(exceptions),
     "docs/measures.md": public_names(measures),
     "docs/attacks.md": public_names(attacks) + list(attacks.ALL),
-    "docs/forest.md": parameters(letheon.DaREForestRegressor) + public_names(letheon.forest),
+    "docs/forest.md": [
+        *parameters(letheon.DaREForestRegressor),
+        *("DaREForestClassifier", "DaREForestRegressor", "ForestTree", "ForgetCost"),
+        *("RandomDepthSearch", "tune_random_depth"),
+    ],
+    "docs/boosting.md": [
+        *parameters(letheon.BoostingRegressor),
+        *("class_weight", "suggest_skeleton", "SkeletonDisplay", "BoostingCost"),
+    ],
     "docs/sisa.md": [*parameters(letheon.SISAClassifier), "risk"],
     "docs/checks.md": [
         check.__name__ for check in yield_checks(letheon.SISAClassifier(DecisionTreeClassifier()))

@@ -14,6 +14,8 @@ from letheon.guarantee import FAMILIES, KINDS, NEEDS, TASKS, Guarantee, MethodFa
 
 METHODS = {
     "CertifiedHeadClassifier": "certified",
+    "BoostingClassifier": "exact",
+    "BoostingRegressor": "exact",
     "DaREForestClassifier": "exact",
     "DaREForestRegressor": "exact",
     "DeepObliviateClassifier": "empirical",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import letheon
-from letheon import InfluenceClassifier
+from letheon import BoostingClassifier, InfluenceClassifier
 from letheon.exceptions import GuaranteeWarning, LedgerMissingError, UnknownModelError
 from letheon.ledger import Ledger, Policy
 from letheon.verifier import VerificationError
-from tests.ledger.homes import IDS, X, Y, make, person
+from tests.ledger.homes import IDS, X, Y, fitted, make, person
 from tests.pipelines import people
 
 has_server = find_spec("mlflow") is not None and find_spec("flask") is not None
@@ -33,6 +33,7 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["DO_NOT_TRACK"] = "true"
 LIGHT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 START_SECONDS = 180
+PAGE = Path(__file__).parents[1] / "docs" / "mlflow.md"
 
 
 @pytest.fixture(scope="session")
@@ -140,6 +141,35 @@ def test_the_story_of_a_model_in_mlflow(ledger: Ledger, client: Any) -> None:
     assert heads.tags["letheon.version"] == "3"
 
 
+def test_the_example_of_the_page_verifies_what_it_logs(
+    tmp_path: Path, server: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import letheon.mlflow
+
+    verified = []
+
+    def verify(run_id: str, *given: Any, **more: Any) -> Any:
+        verified.append(verify_logged(run_id, *given, **more)["predicate"]["ledger"]["sequence"])
+
+    verify_logged = letheon.mlflow.verify_logged
+    monkeypatch.setattr(letheon.mlflow, "verify_logged", verify)
+    page: dict[str, Any] = {}
+    exec(PAGE.read_text(encoding="utf-8").split("```python\n")[1].partition("```")[0], page)
+    home = str(tmp_path / "home")
+    with Ledger.create(home, name="page", policy=Policy(pin_seconds=1, k_min=1)) as ledger:
+        ledger.models.register(fitted(), X, Y, ids=IDS, name="page")
+    page["after_each_batch"](home, server)  # the registration alone
+    with Ledger.open(home) as ledger:
+        forget(ledger, 1, model="page")
+    page["after_each_batch"](home, server)
+    assert verified == [1]
+    logged = client.search_model_versions("name='page'")
+    runs = {each.tags["letheon.version"]: each.run_id for each in logged}
+    assert sorted(runs) == ["0", "1"]
+    with pytest.raises(VerificationError, match="only versions that a removal made have one"):
+        verify_logged(runs["0"], ledger.public_key, client=client)
+
+
 def test_what_was_changed_in_mlflow_is_noticed(ledger: Ledger, client: Any) -> None:
     from letheon.mlflow import log_version, verify_logged
 
@@ -234,21 +264,36 @@ def test_a_certified_model_of_a_tenant(ledger: Ledger, client: Any) -> None:
     assert "letheon.consistency" not in run.data.metrics
 
 
-def test_a_pipeline_on_a_mixed_frame(ledger: Ledger, client: Any, tmp_path: Path) -> None:
+def boosted() -> Any:
+    frame = people.mixed_frame()
+    model = BoostingClassifier(n_estimators=6, n_chains=2, random_state=0)
+    return model.fit(frame, people.target(frame), ids=people.PEOPLE)
+
+
+@pytest.mark.parametrize(
+    ("name", "fit"),
+    [
+        ("forest-pipeline", lambda: people.fit_pipeline("dare")),
+        ("boosting-pipeline", lambda: people.fit_pipeline("boosting")),
+        ("boosting", boosted),
+    ],
+)
+def test_a_model_on_a_mixed_frame(
+    name: str, fit: Callable[[], Any], ledger: Ledger, client: Any, tmp_path: Path
+) -> None:
     from letheon.mlflow import log_version, verify_logged
 
     frame = people.mixed_frame()
     rows = (frame, people.target(frame))
-    model = people.fit_pipeline("dare")
-    ledger.models.register(model, *rows, ids=people.PEOPLE, name="mixed")
-    ledger.requests.submit(people.LEAVING, model="mixed", verified=True)
+    ledger.models.register(fit(), *rows, ids=people.PEOPLE, name=name)
+    ledger.requests.submit(people.LEAVING, model=name, verified=True)
     ledger.run_once(force=True)
     with pytest.warns(GuaranteeWarning, match="personal data"):
-        logged = log_version(ledger, "mixed", client=client, with_model=True)
+        logged = log_version(ledger, name, client=client, with_model=True)
     assert verify_logged(logged.run_id, ledger.public_key, client=client)["subject"]
     folder = Path(client.download_artifacts(logged.run_id, "letheon", str(tmp_path)))
     served = letheon.load(folder / "model.letheon")
-    assert served.digest() == ledger.models.load("mixed").digest()
+    assert served.digest() == ledger.models.load(name).digest()
 
 
 def _cut(*given: Any, **more: Any) -> None:

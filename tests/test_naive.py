@@ -448,7 +448,7 @@ def test_search_outside_works_and_inside_is_refused() -> None:
     inner = LogisticRegression(C=search.best_params_["estimator__C"])
     assert best.digest() == fit(inner, data.without({"p05"}), seed=0).digest()
     inside = NaiveUnlearner(GridSearchCV(LogisticRegression(), {"C": [1.0]}))
-    with pytest.raises(UnsupportedStateError, match="Put the search outside"):
+    with pytest.raises(UnsupportedStateError, match="put the search outside"):
         inside.fit(data.X, data.y)
 
 

@@ -1,180 +1,53 @@
 """Whole pipelines: after any forget and learn, the pipeline has the digest of a fresh fit."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import threading
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.preprocessing import MaxAbsScaler
+from sklearn.preprocessing import Normalizer
 from sklearn.random_projection import GaussianRandomProjection
-from sklearn.tree import DecisionTreeClassifier
 
-from letheon import DaREForestClassifier, DataIndependent, ForgetPipeline, SISAClassifier
+from letheon import (
+    BoostingClassifier,
+    DaREForestClassifier,
+    DaREForestRegressor,
+    DataIndependent,
+    ForgetPipeline,
+    compose,
+)
+from letheon.chain import ChainPlan, apply_chain
 from letheon.compose import clone_unfitted
-from letheon.exceptions import EmptyModelError, LetheonError
+from letheon.delta import StepPlan
+from letheon.exceptions import LetheonError
+from letheon.forest import StoredRows
 from letheon.preprocessing import (
     ForgetColumnTransformer,
-    KeyedSample,
     OneHotEncoder,
-    OrdinalEncoder,
-    QuantileBinner,
-    RobustScaler,
-    SimpleImputer,
     StandardScaler,
-    TargetEncoder,
 )
 from letheon.state import encode
-from letheon.sums import GaussianNB, LinearDiscriminantAnalysis, RidgeClassifier
-from tests.sharded.people import examples
+from letheon.sums import Ridge, RidgeClassifier
+from tests.pipelines.drawn import RECIPES, REQUESTS, DrawnPipeline, HostilePeople, run_recipe
 
-N_ROWS = 36
-N_PEOPLE = 18
-
-
-class HostilePeople(NamedTuple):
-    """A table with its labels and ids."""
-
-    X: pd.DataFrame
-    y: np.ndarray[Any, Any]
-    ids: np.ndarray[Any, Any]
-
-    def take(self, chosen: Any) -> "HostilePeople":
-        return HostilePeople(
-            self.X[chosen].reset_index(drop=True), self.y[chosen], self.ids[chosen]
-        )
+N_EXAMPLES = max(2_000, 20 * settings().max_examples)
 
 
-def hostile_people(seed: int, n_rows: int = N_ROWS, largest: float = 1e300) -> HostilePeople:
-    """Return rows with the columns that break careless statistics."""
-    rng = np.random.default_rng(seed)
-    number = rng.normal(size=n_rows)
-    gaps = np.where(rng.random(n_rows) < 0.3, np.nan, rng.normal(50, 9, n_rows).round(1))
-    outlier = rng.normal(size=n_rows)
-    outlier[rng.integers(n_rows)] = largest
-    rare = np.array(["usual"] * n_rows, object)
-    rare[rng.integers(n_rows, size=3)] = ["only one", "two", "two"]
-    city = rng.choice(["Oslo", "Rome", "Lima"], n_rows).astype(object)
-    city[rng.random(n_rows) < 0.15] = None
-    X = pd.DataFrame(
-        {
-            "number": number,
-            "gaps": gaps,
-            "outlier": outlier,
-            "constant": np.full(n_rows, 7.0),
-            "time": 1.7e9 + rng.normal(size=n_rows).round(3),
-            "flag": rng.random(n_rows) < 0.5,
-            "city": city,
-            "rare": rare,
-        }
-    )
-    owners = rng.integers(N_PEOPLE, size=n_rows)
-    owners[:2] = 0, 1
-    y = np.array(["no", "yes"])[rng.integers(2, size=n_rows)]
-    y[:4] = "no", "yes", "no", "yes"
-    return HostilePeople(X, y, np.array([f"p{owner:02d}" for owner in owners]))
-
-
-NUMBERS = ["number", "gaps", "outlier", "constant", "time", "flag"]
-TEXTS = ["city", "rare"]
-
-SCALERS: list[Callable[[], Any]] = [
-    lambda: StandardScaler(random_state=1),
-    lambda: RobustScaler(random_state=2),
-    lambda: QuantileBinner(n_bins=4, random_state=3),
-    lambda: KeyedSample(MaxAbsScaler(), n_people=12, random_state=3),
-    lambda: "passthrough",
-]
-IMPUTERS: list[Callable[[], Any]] = [
-    lambda: SimpleImputer(random_state=4),
-    lambda: SimpleImputer(strategy="median", random_state=5),
-    lambda: SimpleImputer(strategy="most_frequent", add_indicator=True),
-    lambda: SimpleImputer(strategy="constant", fill_value=-1.0),
-]
-ENCODERS: list[Callable[[], Any]] = [
-    lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore"),
-    lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore", min_frequency=2),
-    lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
-    lambda: TargetEncoder(cv=3, random_state=6),
-]
-MODELS: list[Callable[[], Any]] = [
-    lambda: RidgeClassifier(random_state=7),
-    lambda: GaussianNB(random_state=8),
-    lambda: LinearDiscriminantAnalysis(random_state=9),
-    lambda: DaREForestClassifier(n_estimators=2, max_depth=3, random_state=10),
-    lambda: SISAClassifier(DecisionTreeClassifier(max_depth=2), n_shards=2, random_state=11),
-]
-
-
-def make_pipeline(imputer: int, scaler: int, encoder: int, model: int) -> ForgetPipeline:
-    numbers: list[tuple[str, Any]] = [("fill", IMPUTERS[imputer]()), ("scale", SCALERS[scaler]())]
-    texts: list[tuple[str, Any]] = [
-        ("fill", SimpleImputer(strategy="most_frequent")),
-        ("encode", ENCODERS[encoder]()),
-    ]
-    columns = ForgetColumnTransformer(
-        [("numbers", ForgetPipeline(numbers), NUMBERS), ("texts", ForgetPipeline(texts), TEXTS)]
-    )
-    return ForgetPipeline([("columns", columns), ("model", MODELS[model]())])
-
-
-PARTS = st.tuples(
-    st.integers(0, len(IMPUTERS) - 1),
-    st.integers(0, len(SCALERS) - 1),
-    st.integers(0, len(ENCODERS) - 1),
-    st.integers(0, len(MODELS) - 1),
-)
-REQUESTS = st.lists(
-    st.one_of(
-        st.sets(st.integers(0, N_PEOPLE - 1), min_size=1, max_size=3),
-        st.integers(0, 10**6),
-    ),
-    min_size=1,
-    max_size=3,
-)
-
-
-def apply_requests(
-    model: Any, people: HostilePeople, requests: list[Any], largest: float
-) -> HostilePeople:
-    """Forget and learn; return the rows that the model should have now, in stored order."""
-    for request in requests:
-        if isinstance(request, int):
-            new = hostile_people(request, 4, largest)
-            model.learn(new.X, new.y, ids=new.ids)
-            people = HostilePeople(
-                pd.concat([people.X, new.X], ignore_index=True),
-                np.concatenate([people.y, new.y]),
-                np.concatenate([people.ids, new.ids]),
-            )
-            continue
-        names = [name for name in (f"p{k:02d}" for k in request) if name in set(people.ids)]
-        keep = ~np.isin(people.ids, names)
-        try:
-            model.forget(names)
-        except EmptyModelError:
-            continue
-        people = people.take(keep)
-    return people
-
-
-@given(parts=PARTS, seed=st.integers(0, 10**6), requests=REQUESTS)
-@examples(2000)
+@given(recipe=RECIPES, seed=st.integers(0, 10**6), requests=REQUESTS)
+@settings(max_examples=N_EXAMPLES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_any_sequence_ends_in_a_fresh_fit(
-    parts: tuple[int, int, int, int], seed: int, requests: list[Any]
+    recipe: DrawnPipeline, seed: int, requests: list[Any]
 ) -> None:
-    # Trees use float32.
-    largest = (
-        1e30 if isinstance(MODELS[parts[-1]](), DaREForestClassifier | SISAClassifier) else 1e300
-    )
-    people = hostile_people(seed, largest=largest)
-    model = make_pipeline(*parts).fit(people.X, people.y, ids=people.ids)
-    remaining = apply_requests(model, people, requests, largest)
-    fresh = clone_unfitted(model).fit(remaining.X, remaining.y, ids=remaining.ids)
+    model, fresh, remaining = run_recipe(recipe, seed, requests)
     assert model.digest() == fresh.digest()
-    assert (model.predict(people.X) == fresh.predict(people.X)).all()
+    method = "predict" if hasattr(model, "predict") else "transform"
+    answers = [getattr(fitted, method)(remaining.X) for fitted in (model, fresh)]
+    assert np.array_equal(*answers)
 
 
 def usual_people(n_rows: int = 300) -> HostilePeople:
@@ -216,6 +89,24 @@ def test_a_vanished_category_is_counted_and_leaves_no_trace() -> None:
     assert b"rare value" not in encode(model)
 
 
+def test_a_forest_behind_a_stateless_step_has_the_names_of_its_new_columns() -> None:
+    """The step knew the number of its old columns only, so the forest was fitted without names."""
+    people = usual_people()
+    people.X.loc[7, "b"] = "rare value"
+    forest = DaREForestClassifier(n_estimators=2, max_depth=3, random_state=0)
+    model = usual_pipeline(forest)
+    model.steps.insert(1, ("norm", Normalizer()))
+    model.fit(*people[:2], ids=people.ids)
+    model.forget([7])
+    rest = people.take(people.ids != 7)
+    assert model.digest() == clone_unfitted(model).fit(*rest[:2], ids=rest.ids).digest()
+
+
+def test_the_work_of_a_chain_is_that_of_its_busiest_step() -> None:
+    plans = [StepPlan(published=None, work=work) for work in (0.2, 1.0, 0.0)]
+    assert ChainPlan(tuple(plans)).work == 1.0
+
+
 def test_an_accident_changes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     people = usual_people()
     model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
@@ -231,6 +122,30 @@ def test_an_accident_changes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
         model.learn(people.X[:2], people.y[:2], ids=[3, 400])
     assert model.digest() == before
     assert model.n_rows_ == len(people.y)
+
+
+@pytest.mark.parametrize("make", [BoostingClassifier, DaREForestClassifier])
+def test_an_accident_in_the_model_changes_no_step(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The encoder had forgotten already, and the model and the rows had not."""
+    people = usual_people()
+    last = make(n_estimators=2, random_state=0)
+    model = usual_pipeline(last).fit(*people[:2], ids=people.ids)
+    before = model.digest()
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredRows, "_read_leaving", fail)
+        with pytest.raises(MemoryError):
+            model.forget([3])
+    assert model.digest() == before
+    model.forget([3])
+    rest = people.take(people.ids != 3)
+    assert model.digest() == clone_unfitted(model).fit(*rest[:2], ids=rest.ids).digest()
+    assert len(model.predict(people.X)) == len(people.y)
 
 
 def test_a_declared_projection_gives_the_same_bits_for_one_row_and_for_many() -> None:
@@ -255,6 +170,9 @@ def test_steps_by_name_and_number() -> None:
     assert model["model"] is model.steps[1][1]
     model.fit(*people[:2], ids=people.ids)
     assert model["model"] is model[1] is model.named_steps["model"] is model.steps_[1][1]
+    every: Any = slice(-1)
+    with pytest.raises(TypeError, match="has no slices; name a step"):
+        model[every]
     assert len(model.decision_function(people.X)) == len(people.y)
 
 
@@ -293,3 +211,37 @@ def test_answers_during_a_change_are_of_one_state() -> None:
         patch.setattr(type(scaler), "_transform_with", transform)
         answer = model.decision_function(people.X)
     assert np.array_equal(answer, model.decision_function(people.X))
+
+
+@pytest.mark.parametrize(
+    "last", [Ridge(random_state=0), DaREForestRegressor(n_estimators=2, random_state=0)]
+)
+def test_a_prediction_that_begins_during_a_commit_waits_for_it(
+    last: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer was that of a new scaler and an old model."""
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    X[0] = 1e4
+    steps = [("scale", StandardScaler(random_state=0)), ("model", last)]
+    model = ForgetPipeline(steps).fit(X, X[:, 1], ids=range(60))
+    answers: list[Any] = []
+    reader = threading.Thread(target=lambda: answers.append(model.predict(X)))
+
+    def apply_and_read(*arguments: Any) -> None:
+        apply_chain(*arguments)
+        reader.start()
+        reader.join(0.2)
+
+    monkeypatch.setattr(compose, "apply_chain", apply_and_read)
+    model.forget([0])
+    reader.join()
+    assert np.array_equal(answers[0], model.predict(X))
+
+
+def test_a_pipeline_claims_no_more_than_its_weakest_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = np.arange(20.0)[:, None], np.arange(20) % 2
+    model = ForgetPipeline([("scale", StandardScaler()), ("model", RidgeClassifier())]).fit(X, y)
+    weak = replace(model["model"].guarantee_, kind="empirical", reference="none")
+    assert weak.kind != model.guarantee_.kind
+    monkeypatch.setattr(StandardScaler, "_make_guarantee", lambda _: weak)
+    assert model.guarantee_.kind == "empirical"

@@ -11,8 +11,10 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from torch import nn
 
 import letheon
-from letheon import deep, forest, linear, sharded
+from letheon import boosting, deep, forest, linear, sharded
 from letheon.exceptions import InvalidParameterError
+from letheon.forest import ClassWeightRule
+from letheon.predictor import Predictor
 from letheon.validation import (
     POSITIVE,
     AnyCallable,
@@ -34,6 +36,7 @@ from letheon.validation import (
 # Parameters that no rule describes: they are checked with others, or where they are used.
 ELSEWHERE = {
     "backbone",
+    "categorical_features",
     "checkpoint_dir",
     "checkpoints",
     "data_free",
@@ -41,6 +44,7 @@ ELSEWHERE = {
     "estimator",
     "fit_intercept",
     "head",
+    "loss",
     "measure_distance",
     "newton_step",
     "noise_seed",
@@ -52,12 +56,19 @@ ELSEWHERE = {
 
 
 def estimators() -> list[type]:
+    """Return the estimators with a `fit`; predictors are made by them."""
     classes = [
         getattr(package, name)
-        for package in (linear, deep, sharded, forest)
+        for package in (linear, deep, sharded, forest, boosting)
         for name in package.__all__
     ]
-    return [cls for cls in classes if isinstance(cls, type) and issubclass(cls, BaseEstimator)]
+    return [
+        cls
+        for cls in classes
+        if isinstance(cls, type)
+        and issubclass(cls, BaseEstimator)
+        and not issubclass(cls, Predictor)
+    ]
 
 
 def bad_values(rule: ParameterRule) -> Iterator[Any]:
@@ -78,6 +89,8 @@ def bad_values(rule: ParameterRule) -> Iterator[Any]:
             yield from outside(rule)
         case OneOf():
             yield from ("no such word", 7.25, None, [], object())
+        case ClassWeightRule():
+            yield from ("no such word", 5, {0: -1.0}, {0: 0}, {0: "1"}, {0: math.nan}, [1.0, 2.0])
         case Boolean() | AnyCallable():
             yield from ("no such word", 5, None)
         case _:

@@ -1,47 +1,23 @@
-// The only file that knows nanobind: arrays in, arrays out, no rule of its own.
+// Hashes, forests and sums for Python: arrays in, arrays out, no rule of its own.
 //
 // Arguments are never converted (a silent cast would change hashes), and the GIL is released while
 // the core works.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
-#include <memory>
-#include <optional>
-#include <random>
-#include <stdexcept>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "letheon/discrete.hpp"
+#include "arrays.hpp"
+#include "letheon/common/discrete.hpp"
 #include "letheon/forest/codec.hpp"
 #include "letheon/forest/forest.hpp"
-#include "letheon/gram.hpp"
-#include "letheon/keyed_hash.hpp"
-#include "letheon/sums.hpp"
-
-namespace nb = nanobind;
-using namespace nb::literals;
+#include "letheon/common/gram.hpp"
+#include "letheon/common/keyed_hash.hpp"
+#include "letheon/common/sums.hpp"
 
 namespace {
 
-template <typename T>
-using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using namespace letheon::bindings;
+
 using Hashes = nb::ndarray<nb::numpy, std::uint64_t, nb::ndim<1>>;
-
-template <typename T>
-std::span<const T> view(const Input<T>& array) {
-  return {array.data(), array.shape(0)};
-}
-
-letheon::Bytes view(const nb::bytes& bytes) {
-  return {static_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
-}
 
 letheon::Key key_of(const nb::bytes& bytes) {
   const letheon::Bytes raw = view(bytes);
@@ -49,17 +25,6 @@ letheon::Key key_of(const nb::bytes& bytes) {
     throw std::invalid_argument("the key must have 16 bytes");
   }
   return letheon::Key::from_bytes(raw.first<16>());
-}
-
-// Hands a vector to NumPy without a copy.
-template <std::size_t N = 1, typename T>
-nb::ndarray<nb::numpy, T, nb::ndim<N>> owned(std::vector<T>&& values,
-                                             std::initializer_list<std::size_t> shape) {
-  auto kept = std::make_unique<std::vector<T>>(std::move(values));
-  T* data = kept->data();
-  nb::capsule owner(kept.get(), [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  static_cast<void>(kept.release());  // the capsule owns it now
-  return nb::ndarray<nb::numpy, T, nb::ndim<N>>(data, shape, owner);
 }
 
 // Runs `fill` on a fresh buffer without the GIL and hands the buffer to NumPy.
@@ -136,14 +101,9 @@ nb::ndarray<nb::numpy, std::uint32_t, nb::ndim<1>> mix32(std::uint64_t key,
 
 // The forest --------------------------------------------------------------------------------------
 
-using letheon::forest::Batch;
 using letheon::forest::Forest;
-using letheon::forest::IdBatch;
-using letheon::forest::MatrixView;
 using letheon::forest::Report;
 using letheon::forest::Spec;
-using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu>;
-
 letheon::forest::Criterion criterion_of(const std::string& name) {
   if (name == "gini") {
     return letheon::forest::Criterion::gini;
@@ -157,18 +117,14 @@ letheon::forest::Criterion criterion_of(const std::string& name) {
   throw std::invalid_argument("criterion must be gini, entropy or squared_error");
 }
 
-template <typename T>
-std::vector<T> copied(const Input<T>& array) {
-  return {array.data(), array.data() + array.shape(0)};
-}
-
 void make_spec(Spec* self, const std::string& criterion, std::uint32_t n_columns, int max_depth,
                std::uint32_t max_features, std::uint32_t n_thresholds, std::uint32_t random_depth,
                std::uint32_t min_samples_split, std::uint32_t min_samples_leaf,
                const Input<std::uint64_t>& tree_keys, const Input<std::uint64_t>& sample_keys,
                std::uint64_t sample_limit, std::optional<int> y_exponent,
                std::optional<std::uint32_t> cache_rows, std::optional<std::uint32_t> slack,
-               const std::optional<Input<std::uint32_t>>& column_keys) {
+               const std::optional<Input<std::uint32_t>>& column_keys,
+               const std::optional<Input<std::uint8_t>>& categorical) {
   Spec spec;
   spec.criterion = criterion_of(criterion);
   spec.n_columns = n_columns;
@@ -188,77 +144,12 @@ void make_spec(Spec* self, const std::string& criterion, std::uint32_t n_columns
   if (column_keys) {
     spec.column_keys = copied(*column_keys);
   }
+  if (categorical) {
+    spec.categorical = copied(*categorical);
+  }
   spec.validate();
   new (self) Spec(std::move(spec));
 }
-
-MatrixView matrix(const Matrix& X) {
-  const bool is_double = X.dtype() == nb::dtype<double>();
-  if (!is_double && X.dtype() != nb::dtype<float>()) {
-    throw std::invalid_argument("X must be float32 or float64");
-  }
-  const auto item = static_cast<std::ptrdiff_t>(is_double ? sizeof(double) : sizeof(float));
-  return {static_cast<const std::byte*>(X.data()), X.shape(0), X.shape(1), X.stride(0) * item,
-          X.stride(1) * item, is_double};
-}
-
-// The arrays of one batch as they come from Python; they must outlive the views.
-struct BatchArrays {
-  const Matrix& X;
-  const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>& target;
-  const std::optional<Input<std::uint32_t>>& weights;
-  const std::optional<Input<std::int64_t>>& ids_values;
-  const std::optional<Input<std::uint8_t>>& ids_blob;
-  const std::optional<Input<std::int64_t>>& ids_offsets;
-  const Input<std::uint64_t>& owners;
-
-  [[nodiscard]] Batch batch(bool regression) const {
-    Batch batch;
-    batch.X = matrix(X);
-    if (regression) {
-      if (target.dtype() != nb::dtype<double>()) {
-        throw std::invalid_argument("a regression target must be float64");
-      }
-      batch.y = {static_cast<const double*>(target.data()), target.shape(0)};
-    } else {
-      if (target.dtype() != nb::dtype<std::uint32_t>()) {
-        throw std::invalid_argument("class codes must be uint32");
-      }
-      batch.labels = {static_cast<const std::uint32_t*>(target.data()), target.shape(0)};
-    }
-    if (weights) {
-      batch.weights = view(*weights);
-    }
-    batch.owners = view(owners);
-    return batch;
-  }
-
-  [[nodiscard]] IdBatch ids() const {
-    IdBatch ids;
-    ids.is_text = !ids_values.has_value();
-    if (ids_values) {
-      ids.ints = view(*ids_values);
-    } else if (ids_blob && ids_offsets) {
-      ids.blob = view(*ids_blob);
-      ids.offsets = view(*ids_offsets);
-    } else {
-      throw std::invalid_argument("ids are ints, or a blob with offsets");
-    }
-    return ids;
-  }
-};
-
-#define LETHEON_BATCH_PARAMETERS                                                                  \
-  const Matrix &X, const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>&target,  \
-      std::uint32_t n_classes, const std::optional<Input<std::uint32_t>>&weights,                 \
-      const std::optional<Input<std::int64_t>>&ids_values,                                        \
-      const std::optional<Input<std::uint8_t>>&ids_blob,                                          \
-      const std::optional<Input<std::int64_t>>&ids_offsets, const Input<std::uint64_t>&owners
-#define LETHEON_BATCH BatchArrays{X, target, weights, ids_values, ids_blob, ids_offsets, owners}
-#define LETHEON_BATCH_NAMES                                                                  \
-  "X"_a.noconvert(), "target"_a.noconvert(), "n_classes"_a, "weights"_a.noconvert().none(), \
-      "ids_values"_a.noconvert().none(), "ids_blob"_a.noconvert().none(),                   \
-      "ids_offsets"_a.noconvert().none(), "owners"_a.noconvert()
 
 void fit(Forest& self, LETHEON_BATCH_PARAMETERS, std::size_t n_threads) {
   const BatchArrays arrays = LETHEON_BATCH;
@@ -297,34 +188,6 @@ Report learn(Forest& self, LETHEON_BATCH_PARAMETERS, bool eager, std::size_t n_t
   return self.learn(batch, n_classes, ids, eager, n_threads);
 }
 
-nb::tuple find(const Forest& self, const IdBatch& wanted) {
-  letheon::forest::Found found;
-  {
-    nb::gil_scoped_release release;
-    found = self.find(wanted);
-  }
-  std::vector<std::int64_t> missing(found.missing.begin(), found.missing.end());
-  const std::size_t n_slots = found.slots.size();
-  const std::size_t n_missing = missing.size();
-  return nb::make_tuple(owned(std::move(found.slots), {n_slots}),
-                        owned(std::move(missing), {n_missing}));
-}
-
-nb::tuple find_ints(const Forest& self, const Input<std::int64_t>& values) {
-  IdBatch wanted;
-  wanted.ints = view(values);
-  return find(self, wanted);
-}
-
-nb::tuple find_texts(const Forest& self, const Input<std::uint8_t>& blob,
-                     const Input<std::int64_t>& offsets) {
-  IdBatch wanted;
-  wanted.is_text = true;
-  wanted.blob = view(blob);
-  wanted.offsets = view(offsets);
-  return find(self, wanted);
-}
-
 Report forget(Forest& self, const Input<std::uint32_t>& slots, bool eager, std::size_t n_threads) {
   nb::gil_scoped_release release;
   return self.forget(view(slots), eager, n_threads);
@@ -338,6 +201,12 @@ Report forget_cost(const Forest& self, const Input<std::uint32_t>& slots, std::s
 Report settle(Forest& self, std::size_t n_threads) {
   nb::gil_scoped_release release;
   return self.settle(n_threads);
+}
+
+Report reweigh(Forest& self, const Input<std::uint32_t>& before,
+               const Input<std::uint32_t>& after) {
+  const nb::gil_scoped_release release;
+  return self.reweigh(view(before), view(after));
 }
 
 bool is_constant(const Forest& self, std::uint32_t column, const Input<std::uint32_t>& without) {
@@ -369,52 +238,6 @@ auto apply(Forest& self, const Matrix& X, std::size_t n_threads) {
     leaves = self.apply(rows, n_threads);
   }
   return owned<2>(std::move(leaves), {rows.n_rows, self.spec().tree_keys.size()});
-}
-
-// Drawn per object, so that an attacker cannot choose ids that collide.
-letheon::Key random_key() {
-  std::random_device device;
-  const auto word = [&] { return std::uint64_t{device()} << 32 | device(); };
-  return {word(), word()};
-}
-
-template <typename T>
-nb::object vector_or_none(std::vector<T>&& values, bool given) {
-  const std::size_t n = values.size();
-  return given ? nb::cast(owned(std::move(values), {n})) : nb::none();
-}
-
-void put_ids(nb::dict& out, letheon::forest::RowsView&& found) {
-  out["ids_values"] = vector_or_none(std::move(found.ints), !found.is_text);
-  out["ids_blob"] = vector_or_none(std::move(found.blob), found.is_text);
-  out["ids_offsets"] = vector_or_none(std::move(found.offsets), found.is_text);
-}
-
-nb::dict rows(const Forest& self, const Input<std::uint32_t>& order) {
-  letheon::forest::RowsView found;
-  {
-    nb::gil_scoped_release release;
-    found = self.rows(view(order));
-  }
-  const std::size_t n = found.weights.size();
-  nb::dict out;
-  out["X"] = owned<2>(std::move(found.X), {n, self.spec().n_columns});
-  out["target"] = self.spec().is_regression() ? vector_or_none(std::move(found.y), true)
-                                              : vector_or_none(std::move(found.labels), true);
-  out["weights"] = owned(std::move(found.weights), {n});
-  put_ids(out, std::move(found));
-  return out;
-}
-
-nb::dict ids(const Forest& self) {
-  letheon::forest::RowsView found;
-  {
-    nb::gil_scoped_release release;
-    found = self.ids();
-  }
-  nb::dict out;
-  put_ids(out, std::move(found));
-  return out;
 }
 
 auto trees(Forest& self, const Input<std::uint32_t>& order, std::size_t n_threads) {
@@ -457,23 +280,14 @@ auto importances(Forest& self, std::size_t n_threads) {
   return owned(std::move(values), {n});
 }
 
-auto class_counts(const Forest& self) {
-  std::vector<std::int64_t> counts;
-  {
-    nb::gil_scoped_release release;
-    counts = self.class_counts();
-  }
-  const std::size_t n = counts.size();
-  return owned(std::move(counts), {n});
-}
-
 void bind_forest(nb::module_& m) {
   nb::class_<Spec>(m, "ForestSpec", "Settings of a forest.")
       .def("__init__", &make_spec, nb::kw_only(), "criterion"_a, "n_columns"_a, "max_depth"_a,
            "max_features"_a, "n_thresholds"_a, "random_depth"_a, "min_samples_split"_a,
            "min_samples_leaf"_a, "tree_keys"_a.noconvert(), "sample_keys"_a.noconvert(),
            "sample_limit"_a, "y_exponent"_a.none(), "cache_rows"_a.none() = nb::none(),
-           "slack"_a.none() = nb::none(), "column_keys"_a.noconvert().none() = nb::none());
+           "slack"_a.none() = nb::none(), "column_keys"_a.noconvert().none() = nb::none(),
+           "categorical"_a.noconvert().none() = nb::none());
   nb::class_<Report>(m, "Report", "What a change did to the trees.")
       .def_ro("rebuilt_rows", &Report::rebuilt_rows)
       .def_ro("rebuilt_nodes", &Report::rebuilt_nodes)
@@ -490,22 +304,24 @@ void bind_forest(nb::module_& m) {
       .def("fit", &fit, LETHEON_BATCH_NAMES, "n_threads"_a)
       .def("restore", &restore, LETHEON_BATCH_NAMES, "trees"_a.noconvert(), "n_threads"_a)
       .def("learn", &learn, LETHEON_BATCH_NAMES, "eager"_a, "n_threads"_a)
-      .def("find_ints", &find_ints, "values"_a.noconvert())
-      .def("find_texts", &find_texts, "blob"_a.noconvert(), "offsets"_a.noconvert())
+      .def("find_ints", &find_ints<Forest>, "values"_a.noconvert())
+      .def("find_texts", &find_texts<Forest>, "blob"_a.noconvert(), "offsets"_a.noconvert())
       .def("forget", &forget, "slots"_a.noconvert(), "eager"_a, "n_threads"_a)
       .def("forget_cost", &forget_cost, "slots"_a.noconvert(), "n_threads"_a)
       .def("settle", &settle, "n_threads"_a)
+      .def("reweigh", &reweigh, "before"_a.noconvert(), "after"_a.noconvert())
+      .def("copy_rows", &copy_rows<Forest>, "slots"_a.noconvert())
       .def("is_constant", &is_constant, "column"_a, "without"_a.noconvert())
       .def("move_columns", &move_columns, "layout"_a.noconvert(), "keys"_a.noconvert(),
            "fills"_a.noconvert(), "max_features"_a)
       .def("predict", &predict, "X"_a.noconvert(), "n_threads"_a)
       .def("apply", &apply, "X"_a.noconvert(), "n_threads"_a)
-      .def("rows", &rows, "order"_a.noconvert())
-      .def("ids", &ids)
+      .def("rows", &rows<Forest>, "order"_a.noconvert())
+      .def("ids", &ids<Forest>)
       .def("trees", &trees, "order"_a.noconvert(), "n_threads"_a)
       .def("tree", &tree, "index"_a)
       .def("importances", &importances, "n_threads"_a)
-      .def("class_counts", &class_counts)
+      .def("class_counts", &class_counts<Forest>)
       .def_prop_ro("n_rows", &Forest::n_rows, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("n_unbuilt", &Forest::n_unbuilt, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("n_nodes", &Forest::n_nodes, nb::call_guard<nb::gil_scoped_release>())
@@ -534,6 +350,17 @@ void subtract_rows(ColumnSums& self, const Doubles& X) {
   const letheon::sums::Block block = block_of(self, X);
   nb::gil_scoped_release release;
   self.subtract(block);
+}
+
+void change_sparse(ColumnSums& self, const Input<std::int64_t>& begins,
+                   const Input<std::int64_t>& columns, const Input<double>& values, bool is_added) {
+  const letheon::sums::SparseBlock block{view(begins), view(columns), view(values)};
+  nb::gil_scoped_release release;
+  if (is_added) {
+    self.add(block);
+  } else {
+    self.subtract(block);
+  }
 }
 
 // Runs a const method that returns a vector without the GIL; `width` values per column.
@@ -617,10 +444,12 @@ void add_sparse_products(
     const Input<std::int64_t>& begins, const Input<std::int64_t>& columns,
     const Input<std::int64_t>& high, const Input<std::int64_t>& low, std::int64_t sign,
     std::size_t n_columns,
-    const nb::ndarray<std::int64_t, nb::c_contig, nb::device::cpu>& products) {
+    const nb::ndarray<std::int64_t, nb::c_contig, nb::device::cpu>& products,
+    const std::optional<nb::ndarray<double, nb::c_contig, nb::device::cpu>>& floats) {
+  const std::span<double> numbers = floats ? span_of(*floats) : std::span<double>();
   nb::gil_scoped_release release;
   letheon::sums::add_sparse_products(view(begins), view(columns), view(high), view(low), sign,
-                                     n_columns, span_of(products));
+                                     n_columns, span_of(products), numbers);
 }
 
 void bind_sums(nb::module_& m) {
@@ -633,7 +462,7 @@ void bind_sums(nb::module_& m) {
         "2^(dither / 2^64) of each value, in units of 2^-63, by integer arithmetic.");
   m.def("add_sparse_products", &add_sparse_products, "begins"_a.noconvert(),
         "columns"_a.noconvert(), "high"_a.noconvert(), "low"_a.noconvert(), "sign"_a,
-        "n_columns"_a, "products"_a.noconvert(),
+        "n_columns"_a, "products"_a.noconvert(), "floats"_a.noconvert().none(),
         "Add the products of the columns of some sparse rows to integers.");
   m.def("read_column_sums",
         [](const Input<std::int64_t>& counts, const Input<std::uint8_t>& sums,
@@ -646,6 +475,8 @@ void bind_sums(nb::module_& m) {
       .def(nb::init<std::size_t>(), "n_columns"_a)
       .def("add", &add_rows, "X"_a.noconvert())
       .def("subtract", &subtract_rows, "X"_a.noconvert())
+      .def("change_sparse", &change_sparse, "begins"_a.noconvert(), "columns"_a.noconvert(),
+           "values"_a.noconvert(), "is_added"_a)
       .def("select",
            [](const ColumnSums& self, const Input<std::int64_t>& columns) {
              return self.select(view(columns));
@@ -698,5 +529,7 @@ NB_MODULE(_core, m) {
   m.def("keep_candidates", &keep_candidates, "is_normal"_a, "scale"_a, "words"_a.noconvert(),
         "n_wanted"_a, "Integers of a discrete law, of two candidates for every three words.");
   bind_forest(m);
+  letheon::bindings::bind_boosting(m);
+  letheon::bindings::bind_flat(m);
   bind_sums(m);
 }

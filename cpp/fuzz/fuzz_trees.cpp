@@ -19,7 +19,6 @@ namespace {
 using forest::Answer;
 using forest::Forest;
 using forest::Report;
-using forest::Slot;
 
 void require(bool condition, const char* what) {
   if (!condition) {
@@ -41,7 +40,7 @@ void require_shares(const Answer& answer) {
 
 // Asks about the rows that the forest holds; those of the input may be anything at weight 0.
 void require_answers(Forest& forest, std::uint32_t n_classes) {
-  const forest::RowsView rows = forest.rows(testing::counting(n_classes));
+  const letheon::RowsView rows = forest.rows(testing::counting(n_classes));
   const testing::People held{.n_columns = forest.spec().n_columns, .X = rows.X};
   const Answer answer = forest.predict(held.matrix(), 1);
   if (!forest.spec().is_regression()) {

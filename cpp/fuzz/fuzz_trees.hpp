@@ -1,7 +1,7 @@
 // One input of the fuzzer.
 #pragma once
 
-#include "letheon/keyed_hash.hpp"
+#include "letheon/common/keyed_hash.hpp"
 
 namespace letheon::fuzz {
 

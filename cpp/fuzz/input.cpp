@@ -6,46 +6,18 @@
 #include <cmath>
 #include <iterator>
 
+#include "letheon/common/framing.hpp"
 #include "letheon/forest/codec.hpp"
+#include "source.hpp"
 
 namespace letheon::fuzz {
 
 namespace {
 
-using forest::Column;
-using forest::Slot;
-using forest::Table;
 using testing::Luck;
 using testing::People;
 
 constexpr std::array<std::uint8_t, 4> kMagic{'L', 'T', 'R', 'F'};
-
-// Reads bytes from the front; zeros after the end.
-class Source {
- public:
-  explicit Source(Bytes bytes) noexcept : bytes_(bytes) {}
-
-  std::uint8_t byte() noexcept {
-    if (bytes_.empty()) {
-      return 0;
-    }
-    const std::uint8_t first = bytes_.front();
-    bytes_ = bytes_.subspan(1);
-    return first;
-  }
-  template <typename T>
-  T number() noexcept {
-    T value = 0;
-    for (std::size_t k = 0; k < sizeof(T); ++k) {
-      value = static_cast<T>(value | static_cast<T>(byte()) << (8 * k));
-    }
-    return value;
-  }
-  [[nodiscard]] Bytes rest() const noexcept { return bytes_; }
-
- private:
-  Bytes bytes_;
-};
 
 forest::Spec read_spec(Bytes head, Luck& luck) {
   forest::Spec spec;
@@ -71,40 +43,10 @@ forest::Spec read_spec(Bytes head, Luck& luck) {
   if ((head[5] & 32) != 0 && spec.is_regression()) {
     spec.y_exponent = 10;
   }
+  for (std::uint32_t j = 0; (head[5] & 64) != 0 && j < spec.n_columns; ++j) {
+    spec.categorical.push_back(static_cast<std::uint8_t>(head[6] >> j & 1));
+  }
   return spec;
-}
-
-// Rows as the input spells them: anything goes, also what the forest must refuse.
-void read_rows(Source& source, People& people) {
-  const std::size_t n = people.n_rows();
-  for (float& x : people.X) {
-    x = std::bit_cast<float>(source.number<std::uint32_t>());
-  }
-  for (std::uint32_t& label : people.labels) {
-    label = source.byte() % 6u;
-  }
-  for (double& y : people.y) {
-    y = std::bit_cast<double>(source.number<std::uint64_t>());
-  }
-  for (std::uint32_t& weight : people.weights) {
-    const std::uint8_t byte = source.byte();
-    weight = byte < 250 ? byte % 4u : std::uint32_t{byte} << 22;
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto id = static_cast<std::int8_t>(source.byte());
-    if (people.is_text) {
-      people.offsets[i + 1] = people.offsets[i] + id % 8;
-    } else {
-      people.ints[i] = id;
-    }
-  }
-}
-
-template <typename T>
-void put(std::vector<std::uint8_t>& out, T value) {
-  for (std::size_t k = 0; k < sizeof(T); ++k) {
-    out.push_back(static_cast<std::uint8_t>(static_cast<std::uint64_t>(value) >> (8 * k)));
-  }
 }
 
 // Writes trees whose sums are right and whose splits are the input's: forgeries that no check of
@@ -127,8 +69,10 @@ class Forger {
     const bool saw_missing =
         std::ranges::any_of(rows, [&](Slot slot) { return std::isnan(column.at(slot)); });
     const bool missing_left = saw_missing && (choice & 4) != 0;
+    const bool is_category = spec_.is_category(attribute);
     const auto right = std::ranges::stable_partition(rows, [&](Slot slot) {
-      return column.at(slot) <= threshold || (missing_left && std::isnan(column.at(slot)));
+      const float x = column.at(slot);
+      return (is_category ? x == threshold : x <= threshold) || (missing_left && std::isnan(x));
     });
     const std::span<Slot> left = rows.first(rows.size() - right.size());
     if (left.empty() || right.empty() || std::isnan(threshold)) {

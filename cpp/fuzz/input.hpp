@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "letheon/forest/spec.hpp"
-#include "letheon/keyed_hash.hpp"
+#include "letheon/common/keyed_hash.hpp"
 #include "people.hpp"
 
 namespace letheon::fuzz {
@@ -18,7 +18,8 @@ namespace letheon::fuzz {
 //   3     random_depth modulo 4; max_depth modulo 8, times 16 (0: unlimited)
 //   4     min_samples_leaf - 1, modulo 4; n_thresholds times 16 (0: unlimited)
 //   5     number of trees - 1, modulo 4; bit 2 a cache for every node; bit 3 two blocks,
-//         the second from its magic on; bit 4 eager; bit 5 a fixed scale of the target
+//         the second from its magic on; bit 4 eager; bit 5 a fixed scale of the target; bit 6 columns of
+//         categories, by the lowest bits of byte 6
 //   6, 7  seed of the rows and keys
 inline constexpr std::size_t kHeader = 8;
 

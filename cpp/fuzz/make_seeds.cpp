@@ -1,6 +1,6 @@
-// Writes inputs for the fuzzer to start from: real trees of many settings, and forged ones.
+// Writes inputs for the fuzzers to start from: real trees of many settings, and forged ones.
 //
-//   make_seeds FOLDER
+//   make_seeds FOLDER   (writes FOLDER/trees and FOLDER/boosting)
 #include <bit>
 #include <cstdio>
 #include <filesystem>
@@ -8,7 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "boosting_input.hpp"
 #include "input.hpp"
+#include "letheon/boosting/model.hpp"
+#include "letheon/common/framing.hpp"
 #include "letheon/forest/forest.hpp"
 
 namespace {
@@ -18,23 +21,16 @@ using letheon::testing::Luck;
 using letheon::testing::People;
 using Input = std::vector<std::uint8_t>;
 
-template <typename T>
-void put(Input& out, T value) {
-  for (std::size_t k = 0; k < sizeof(T); ++k) {
-    out.push_back(static_cast<std::uint8_t>(value >> (8 * k)));
-  }
-}
-
-// The rows as input.cpp reads them.
+// The rows as source.hpp reads them.
 void spell_rows(const People& people, Input& out) {
   for (const float x : people.X) {
-    put(out, std::bit_cast<std::uint32_t>(x));
+    letheon::put(out, std::bit_cast<std::uint32_t>(x));
   }
   for (const std::uint32_t label : people.labels) {
     out.push_back(static_cast<std::uint8_t>(label));
   }
   for (const double y : people.y) {
-    put(out, std::bit_cast<std::uint64_t>(y));
+    letheon::put(out, std::bit_cast<std::uint64_t>(y));
   }
   for (const std::uint32_t weight : people.weights) {
     out.push_back(static_cast<std::uint8_t>(weight % 4));
@@ -59,7 +55,7 @@ Input trees_of(const Case& made, std::size_t first, std::size_t last) {
   return forest.trees_bytes(letheon::testing::counting(made.n_classes), 1);
 }
 
-Input make_seed(Luck& luck) {
+Input make_tree_seed(Luck& luck) {
   Input input(letheon::fuzz::kHeader);
   for (std::uint8_t& byte : input) {
     byte = static_cast<std::uint8_t>(luck.next());
@@ -94,14 +90,33 @@ Input make_seed(Luck& luck) {
   return input;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: make_seeds FOLDER\n");
-    return 2;
+Input make_boosting_seed(Luck& luck) {
+  Input input(letheon::fuzz::kBoostingHeader);
+  for (std::uint8_t& byte : input) {
+    byte = static_cast<std::uint8_t>(luck.next());
   }
-  const std::filesystem::path folder(argv[1]);
+  if ((input[0] & 64) != 0) {
+    Input plain = input;
+    plain[0] = static_cast<std::uint8_t>(plain[0] & ~(64 | 128));
+    spell_rows(letheon::fuzz::read_boosting(plain).people, input);
+  }
+  if ((input[0] & 128) != 0) {
+    for (std::size_t i = 0; i < 60; ++i) {
+      input.push_back(static_cast<std::uint8_t>(luck.next()));
+    }
+    return input;
+  }
+  const auto made = letheon::fuzz::read_boosting(input);
+  letheon::boosting::Model model(made.spec);
+  const auto order = letheon::testing::counting(made.n_classes);
+  model.fit(made.people.batch(), {made.n_classes, order}, made.people.ids(), 1);
+  const Input trees = model.trees_bytes(1);
+  input.insert(input.end(), trees.begin(), trees.end());
+  return input;
+}
+
+template <typename MakeSeed>
+void write_seeds(const std::filesystem::path& folder, MakeSeed make_seed) {
   std::filesystem::create_directories(folder);
   constexpr int kSeeds = 150;
   for (int i = 0; i < kSeeds; ++i) {
@@ -110,11 +125,23 @@ int main(int argc, char** argv) {
     try {
       seed = make_seed(luck);
     } catch (const std::invalid_argument&) {
-      continue;  // luck made rows that no forest takes
+      continue;  // luck made rows that no model takes
     }
     std::ofstream file(folder / ("seed-" + std::to_string(i)), std::ios::binary);
     file.write(reinterpret_cast<const char*>(seed.data()),
                static_cast<std::streamsize>(seed.size()));
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: make_seeds FOLDER\n");
+    return 2;
+  }
+  const std::filesystem::path folder(argv[1]);
+  write_seeds(folder / "trees", make_tree_seed);
+  write_seeds(folder / "boosting", make_boosting_seed);
   return 0;
 }

@@ -12,19 +12,19 @@
 
 #include "letheon/forest/block.hpp"
 #include "letheon/forest/spec.hpp"
-#include "letheon/forest/table.hpp"
-#include "letheon/keyed_hash.hpp"
+#include "letheon/common/table.hpp"
+#include "letheon/common/keyed_hash.hpp"
 
 namespace letheon::testing {
 
 using Tally = std::vector<std::int64_t>;
-using Rows = std::span<const forest::Slot>;
+using Rows = std::span<const letheon::Slot>;
 
 inline std::uint64_t naive_draw(std::uint64_t key, std::uint64_t use, std::uint64_t about) {
   return mix64(key, use * (std::uint64_t{1} << 32) + about);
 }
 
-inline void add_row(const forest::Table& table, forest::Slot slot, Tally& tally) {
+inline void add_row(const letheon::Table& table, letheon::Slot slot, Tally& tally) {
   const std::int64_t weight = table.weight(slot);
   if (table.is_regression()) {
     tally[0] += weight;
@@ -34,15 +34,15 @@ inline void add_row(const forest::Table& table, forest::Slot slot, Tally& tally)
   }
 }
 
-inline Tally tally_of(const forest::Table& table, Rows rows) {
+inline Tally tally_of(const letheon::Table& table, Rows rows) {
   Tally tally(table.n_lanes(), 0);
-  for (const forest::Slot slot : rows) {
+  for (const letheon::Slot slot : rows) {
     add_row(table, slot, tally);
   }
   return tally;
 }
 
-inline std::int64_t weight_of(const forest::Table& table, const Tally& tally) {
+inline std::int64_t weight_of(const letheon::Table& table, const Tally& tally) {
   std::int64_t total = 0;
   for (const std::int64_t lane : tally) {
     total += lane;
@@ -81,7 +81,7 @@ struct NaiveScore {
   }
 };
 
-inline NaiveScore naive_score(const forest::Table& table, forest::Criterion criterion,
+inline NaiveScore naive_score(const letheon::Table& table, forest::Criterion criterion,
                               const Tally& left, const Tally& right) {
   NaiveScore score;
   for (const Tally* side : {&left, &right}) {
@@ -123,11 +123,11 @@ struct NaiveList {
   }
 };
 
-inline NaiveList naive_list(const forest::Table& table, Rows rows, std::uint32_t attribute,
-                            std::uint64_t key) {
+inline NaiveList naive_list(const letheon::Table& table, Rows rows, std::uint32_t attribute,
+                            std::uint64_t key, bool is_category = false) {
   NaiveList list{.attribute = attribute, .values = {}, .missing = Tally(table.n_lanes(), 0)};
   std::map<float, Tally> tallies;
-  for (const forest::Slot slot : rows) {
+  for (const letheon::Slot slot : rows) {
     const float x = table.column(attribute).at(slot);
     if (std::isnan(x)) {
       add_row(table, slot, list.missing);
@@ -140,7 +140,7 @@ inline NaiveList naive_list(const forest::Table& table, Rows rows, std::uint32_t
   Tally sum(table.n_lanes(), 0);
   for (const auto& [value, tally] : tallies) {
     for (std::size_t lane = 0; lane < sum.size(); ++lane) {
-      sum[lane] += tally[lane];
+      sum[lane] = is_category ? tally[lane] : sum[lane] + tally[lane];
     }
     list.values.push_back({value, mix32(threshold_key, std::bit_cast<std::uint32_t>(value)),
                            weight_of(table, tally), sum});
@@ -163,14 +163,14 @@ inline std::vector<std::uint32_t> naive_order(std::uint64_t key, std::uint32_t n
 }
 
 // The lists of the first `n` attributes that vary.
-inline std::vector<NaiveList> naive_lists(const forest::Table& table, Rows rows, std::uint64_t key,
-                                          std::size_t n) {
+inline std::vector<NaiveList> naive_lists(const letheon::Table& table, Rows rows, std::uint64_t key,
+                                          std::size_t n, const forest::Spec& spec = {}) {
   std::vector<NaiveList> lists;
   for (const std::uint32_t attribute : naive_order(key, table.n_columns())) {
     if (lists.size() == n) {
       break;
     }
-    NaiveList list = naive_list(table, rows, attribute, key);
+    NaiveList list = naive_list(table, rows, attribute, key, spec.is_category(attribute));
     if (list.varies()) {
       lists.push_back(std::move(list));
     }
@@ -179,16 +179,17 @@ inline std::vector<NaiveList> naive_lists(const forest::Table& table, Rows rows,
 }
 
 // The best split of a greedy node that is not final.
-inline std::optional<forest::Verdict> naive_split(const forest::Table& table, Rows rows,
+inline std::optional<forest::Verdict> naive_split(const letheon::Table& table, Rows rows,
                                                   std::uint64_t key, const forest::Spec& spec) {
   const Tally totals = tally_of(table, rows);
   std::optional<forest::Verdict> best;
   NaiveScore best_score;
-  for (const NaiveList& list : naive_lists(table, rows, key, spec.max_features)) {
+  for (const NaiveList& list : naive_lists(table, rows, key, spec.max_features, spec)) {
     const float greatest = std::ranges::max(list.values, {}, &NaiveList::Value::value).value;
     std::uint32_t n_valid = 0;
     for (const auto& candidate : list.values) {
-      if (n_valid == spec.n_thresholds || (candidate.value == greatest && !list.has_missing)) {
+      const bool is_last = candidate.value == greatest && !spec.is_category(list.attribute);
+      if (n_valid == spec.n_thresholds || (is_last && !list.has_missing)) {
         continue;
       }
       ++n_valid;
@@ -207,7 +208,8 @@ inline std::optional<forest::Verdict> naive_split(const forest::Table& table, Ro
         const NaiveScore score = naive_score(table, spec.criterion, left, right);
         if (!best || score > best_score) {
           best = forest::Verdict{forest::Verdict::Kind::split, list.attribute, candidate.value,
-                                 list.has_missing, missing_left};
+                                 list.has_missing, missing_left,
+                                 spec.is_category(list.attribute)};
           best_score = score;
         }
       }
@@ -223,6 +225,7 @@ inline bool agree(const std::optional<forest::Verdict>& wanted, const forest::Ve
   }
   return given.kind == forest::Verdict::Kind::split && given.attribute == wanted->attribute &&
          given.threshold == wanted->threshold && given.saw_missing == wanted->saw_missing &&
+         given.is_category == wanted->is_category &&
          given.missing_left == wanted->missing_left;
 }
 

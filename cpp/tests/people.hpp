@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "letheon/forest/id_table.hpp"
+#include "letheon/common/id_table.hpp"
 #include "letheon/forest/spec.hpp"
-#include "letheon/forest/table.hpp"
-#include "letheon/keyed_hash.hpp"
+#include "letheon/common/table.hpp"
+#include "letheon/common/keyed_hash.hpp"
 
 namespace letheon::testing {
 
@@ -48,15 +48,15 @@ struct People {
 
   [[nodiscard]] std::size_t n_rows() const noexcept { return X.size() / n_columns; }
 
-  [[nodiscard]] forest::MatrixView matrix() const noexcept {
+  [[nodiscard]] letheon::MatrixView matrix() const noexcept {
     const auto item = static_cast<std::ptrdiff_t>(sizeof(float));
     return {reinterpret_cast<const std::byte*>(X.data()), n_rows(), n_columns,
             static_cast<std::ptrdiff_t>(n_columns) * item, item, false};
   }
-  [[nodiscard]] forest::Batch batch() const noexcept {
+  [[nodiscard]] letheon::Batch batch() const noexcept {
     return {matrix(), labels, y, weights, owners};
   }
-  [[nodiscard]] forest::IdBatch ids() const noexcept { return {is_text, ints, blob, offsets}; }
+  [[nodiscard]] letheon::IdBatch ids() const noexcept { return {is_text, ints, blob, offsets}; }
 
   void name(std::span<const std::string> names) {
     is_text = true;
@@ -137,7 +137,7 @@ inline People random_people(Luck& luck, const Shape& shape) {
     double signal = 0.0;
     for (std::size_t j = 0; j < shape.n_columns; ++j) {
       const bool missing = shape.missing && luck.one_in(7);
-      people.X.push_back(missing ? kMissing : forest::canonical(random_value(luck, j)));
+      people.X.push_back(missing ? kMissing : letheon::canonical(random_value(luck, j)));
       signal += missing || j > 2 ? 0.0 : people.X.back();
     }
     if (shape.n_classes == 0) {
@@ -185,6 +185,11 @@ inline forest::Spec random_spec(Luck& luck, const Shape& shape) {
       spec.sample_keys.push_back(luck.next());
     }
     spec.sample_limit = luck.next() | std::uint64_t{1} << 62;
+  }
+  if (luck.one_in(2)) {
+    for (std::size_t j = 0; j < shape.n_columns; ++j) {
+      spec.categorical.push_back(static_cast<std::uint8_t>(luck.below(2)));
+    }
   }
   return spec;
 }

@@ -1,5 +1,5 @@
 // Candidates of discrete laws: places, blocks, signs and fates, by hand.
-#include "letheon/discrete.hpp"
+#include "letheon/common/discrete.hpp"
 
 #include <array>
 #include <cstdint>

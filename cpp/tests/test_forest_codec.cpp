@@ -70,7 +70,7 @@ class Saved {
     check(cost.steps >= twin.n_nodes(), "every node is a step");
     require_same_nodes(twin);
     require_sound(twin);
-    const std::vector<forest::Slot> slots{0, 2};
+    const std::vector<letheon::Slot> slots{0, 2};
     twin.forget(slots, true, 1);
     require_sound(twin);
     return true;

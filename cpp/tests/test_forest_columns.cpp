@@ -60,6 +60,7 @@ void keys_are_places(std::uint64_t seed) {
   const Shape shape = random_shape(luck, seed);
   const People people = random_people(luck, shape);
   forest::Spec spec = random_spec(luck, shape);
+  spec.categorical.clear();
   spec.cache_rows = luck.one_in(2) ? 2 : 48;
   Layout places(20, -1);
   for (std::size_t j = 0; j < shape.n_columns; ++j) {
@@ -91,7 +92,7 @@ void keys_are_places(std::uint64_t seed) {
                                }),
             "thresholds");
     }
-    const std::vector<forest::Slot> leaving{static_cast<forest::Slot>(2 * round + 1)};
+    const std::vector<letheon::Slot> leaving{static_cast<letheon::Slot>(2 * round + 1)};
     keyed->forget(leaving, false, 1);
     placed->forget(leaving, false, 1);
   }
@@ -111,6 +112,7 @@ class Columns {
       (luck_.one_in(3) ? outside_ : inside_).push_back(i);
     }
     base_ = random_spec(luck_, shape_);
+    base_.categorical.clear();
     base_.cache_rows = luck_.one_in(2) ? 2 : 48;
     base_.max_features = 1 + luck_.below(n_steady_);
     takes_all_ = luck_.one_in(3);
@@ -262,6 +264,7 @@ void refusals() {
     people.X[i * 3 + 2] = i == 4 ? 1.0f : 0.0f;
   }
   forest::Spec spec = random_spec(luck, shape);
+  spec.categorical.clear();
   spec.max_features = 2;
   spec.column_keys = {7, 7, 9};
   check_refused([&] { spec.validate(); }, "keys that repeat");
@@ -286,7 +289,7 @@ void refusals() {
   refused({0, 1, 2}, {7, 8}, 2, "keys of other columns");
   refused({0, 1, 2, -1}, {7, 8, 9, 10}, 2, "infinity", std::numeric_limits<float>::infinity());
   refused({}, {}, 2, "no column");
-  const std::vector<forest::Slot> rare{4};
+  const std::vector<letheon::Slot> rare{4};
   check(!made->is_constant(2, {}) && made->is_constant(2, rare), "constant without a row");
   check(!made->is_constant(0, rare), "varies without it");
   check_refused([&] { static_cast<void>(made->is_constant(3, rare)); }, "no such column");

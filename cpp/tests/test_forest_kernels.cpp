@@ -133,7 +133,7 @@ void edges() {
   }
 }
 
-template <typename Count>
+template <typename Count, bool kCategory>
 void withdrawals() {
   Luck luck(5);
   for (std::size_t n = 0; n < 40; ++n) {
@@ -155,12 +155,12 @@ void withdrawals() {
                                     ? static_cast<std::int32_t>(copies[place])
                                     : (luck.one_in(2) ? 1 : -3);
     const forest::Change change =
-        forest::withdraw_value(values.data(), n, x, weight, counts.data(), copies.data());
+        forest::withdraw_value<kCategory>(values.data(), n, x, weight, counts.data(), copies.data());
     check(change.listed == listed, "whether the value is there");
     check(change.died == (listed && copies[place] == 0), "whether no row has it now");
     for (std::size_t j = 0; j < room; ++j) {
-      const std::int32_t taken = x <= values[j] ? weight : 0;
       const std::int32_t taken_copies = x == values[j] ? weight : 0;
+      const std::int32_t taken = !kCategory && x <= values[j] ? weight : taken_copies;
       check(counts[j] == static_cast<Count>(counts_before[j] - static_cast<Count>(taken)),
             "count of what lies left");
       check(copies[j] == static_cast<Count>(copies_before[j] - static_cast<Count>(taken_copies)),
@@ -174,16 +174,19 @@ void withdrawals_by_attribute() {
   Luck luck(6);
   for (int round = 0; round < 50; ++round) {
     const std::vector<float> row = floats(luck, 12, false);
-    const std::vector<float> values = floats(luck, forest::kLanes, true);
+    std::vector<float> values = floats(luck, forest::kLanes, true);
     std::vector<std::uint32_t> attributes(forest::kLanes);
     std::vector<Count> counts(forest::kLanes, 50);
     for (std::uint32_t& attribute : attributes) {
       attribute = luck.below(12);
     }
+    for (std::size_t k = 0; k < forest::kLanes; ++k) {
+      values[k] = luck.one_in(2) ? row[attributes[k]] : values[k];
+    }
     typename forest::CountVector<Count>::Type given;
     forest::withdraw_eight(values.data(), attributes.data(), row.data(), 3, counts.data(), given);
     for (std::size_t k = 0; k < forest::kLanes; ++k) {
-      const Count wanted = row[attributes[k]] <= values[k] ? 47 : 50;
+      const Count wanted = row[attributes[k]] == values[k] ? 47 : 50;
       check(counts[k] == wanted && given[k] == wanted, "eight attributes at once");
     }
   }
@@ -296,8 +299,10 @@ int main() {
   places();
   ranges();
   edges();
-  withdrawals<std::uint16_t>();
-  withdrawals<std::uint32_t>();
+  withdrawals<std::uint16_t, false>();
+  withdrawals<std::uint16_t, true>();
+  withdrawals<std::uint32_t, false>();
+  withdrawals<std::uint32_t, true>();
   withdrawals_by_attribute<std::uint16_t>();
   withdrawals_by_attribute<std::uint32_t>();
   rivals_are_never_missed();

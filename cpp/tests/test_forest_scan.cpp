@@ -24,17 +24,17 @@ using letheon::testing::Tally;
 using letheon::testing::tally_of;
 using letheon::testing::weight_of;
 
-forest::Table table_of(const People& people, std::uint32_t n_classes) {
-  forest::Table table(static_cast<std::uint32_t>(people.n_columns), n_classes == 0, std::nullopt);
+letheon::Table table_of(const People& people, std::uint32_t n_classes) {
+  letheon::Table table(static_cast<std::uint32_t>(people.n_columns), n_classes == 0, std::nullopt);
   static_cast<void>(table.append(people.batch(), n_classes));
   table.rescale();
   return table;
 }
 
-std::vector<forest::Slot> some_rows(Luck& luck, std::size_t n_slots) {
-  std::vector<forest::Slot> rows;
+std::vector<letheon::Slot> some_rows(Luck& luck, std::size_t n_slots) {
+  std::vector<letheon::Slot> rows;
   const std::uint64_t share = 1 + luck.below(8);
-  for (forest::Slot slot = 0; slot < n_slots; ++slot) {
+  for (letheon::Slot slot = 0; slot < n_slots; ++slot) {
     if (luck.one_in(share)) {
       rows.push_back(slot);
     }
@@ -69,7 +69,7 @@ void compare_list(const forest::Draft& draft, std::size_t number, const NaiveLis
 
 void greedy(Luck& luck, const Shape& shape) {
   const People people = random_people(luck, shape);
-  const forest::Table table = table_of(people, shape.n_classes);
+  const letheon::Table table = table_of(people, shape.n_classes);
   forest::Spec spec = random_spec(luck, shape);
   forest::Scratch scratch;
   forest::Scanner scanner(table, spec, scratch);
@@ -80,7 +80,7 @@ void greedy(Luck& luck, const Shape& shape) {
     std::vector<std::uint64_t> constant(1, 0);
     scanner.load(rows);
     scanner.greedy(key, keep, &constant);
-    const auto wanted = naive_lists(table, rows, key, spec.max_features);
+    const auto wanted = naive_lists(table, rows, key, spec.max_features, spec);
     check(scratch.draft.lists.size() == wanted.size(), "as many attributes as vary");
     for (std::size_t i = 0; i < std::min(wanted.size(), scratch.draft.lists.size()); ++i) {
       compare_list(scratch.draft, i, wanted[i], keep);
@@ -101,7 +101,7 @@ void repeated_values() {
     people.X.push_back(static_cast<float>(luck.below(300)));
     people.labels.push_back(luck.below(2));
   }
-  const forest::Table table = table_of(people, 2);
+  const letheon::Table table = table_of(people, 2);
   check(!table.column(0).is_coded(), "too many values for codes");
   forest::Spec spec;
   spec.n_columns = 1;
@@ -112,18 +112,31 @@ void repeated_values() {
   for (int node = 0; node < 400; ++node) {
     const std::uint64_t key = luck.next();
     const std::uint32_t keep = 1 + luck.below(60);
+    spec.categorical.assign(1, static_cast<std::uint8_t>(node % 2));
     scanner.greedy(key, keep, nullptr);
-    compare_list(scratch.draft, 0, naive_list(table, rows, 0, key), keep);
+    compare_list(scratch.draft, 0, naive_list(table, rows, 0, key, node % 2 == 1), keep);
   }
 }
 
-forest::Extremes naive_extremes(const forest::Table& table, const NaiveList& list, Rows rows) {
+forest::Extremes naive_extremes(const letheon::Table& table, const NaiveList& list, Rows rows,
+                                bool is_category) {
   forest::Extremes wanted{};
   const auto by_value = &NaiveList::Value::value;
   const auto& least = std::ranges::min(list.values, {}, by_value);
   const auto& greatest = std::ranges::max(list.values, {}, by_value);
   wanted = {least.value, greatest.value, least.copies, greatest.copies, 0};
-  for (const forest::Slot slot : rows) {
+  if (is_category) {
+    const auto& chosen = list.values.front();  // of lowest priority
+    wanted = {chosen.value, chosen.value, chosen.copies, chosen.copies, 0};
+    if (list.values.size() > 1) {
+      wanted.greatest = std::numeric_limits<float>::infinity();
+      wanted.greatest_weight = 0;
+      for (const auto& other : list.values) {
+        wanted.greatest_weight += other.value == chosen.value ? 0 : other.copies;
+      }
+    }
+  }
+  for (const letheon::Slot slot : rows) {
     const bool missing = std::isnan(table.column(list.attribute).at(slot));
     wanted.missing_weight += missing ? table.weight(slot) : 0;
   }
@@ -132,7 +145,7 @@ forest::Extremes naive_extremes(const forest::Table& table, const NaiveList& lis
 
 void random_nodes(Luck& luck, const Shape& shape) {
   const People people = random_people(luck, shape);
-  const forest::Table table = table_of(people, shape.n_classes);
+  const letheon::Table table = table_of(people, shape.n_classes);
   const forest::Spec spec = random_spec(luck, shape);
   forest::Scratch scratch;
   forest::Scanner scanner(table, spec, scratch);
@@ -146,7 +159,8 @@ void random_nodes(Luck& luck, const Shape& shape) {
     if (!pick || wanted.empty()) {
       continue;
     }
-    const forest::Extremes extremes = naive_extremes(table, wanted[0], rows);
+    const forest::Extremes extremes = naive_extremes(
+        table, wanted[0], rows, spec.is_category(wanted[0].attribute));
     check(pick->attribute == wanted[0].attribute, "the first that varies");
     check(pick->extremes.least == extremes.least && pick->extremes.greatest == extremes.greatest,
           "least and greatest");
@@ -159,16 +173,19 @@ void random_nodes(Luck& luck, const Shape& shape) {
 
 void left_sides(Luck& luck, const Shape& shape) {
   const People people = random_people(luck, shape);
-  const forest::Table table = table_of(people, shape.n_classes);
+  const letheon::Table table = table_of(people, shape.n_classes);
   const forest::Spec spec = random_spec(luck, shape);
   forest::Scratch scratch;
   forest::Scanner scanner(table, spec, scratch);
   const auto rows = some_rows(luck, table.n_slots());
   scanner.load(rows);
-  const forest::Verdict split{forest::Verdict::Kind::split, 0, 0.1f, true, luck.one_in(2)};
-  std::vector<forest::Slot> left;
+  const bool is_category = luck.one_in(2);
+  const float threshold = is_category ? table.column(0).at(rows[0]) : 0.1f;
+  const forest::Verdict split{forest::Verdict::Kind::split, 0,          threshold, true,
+                              luck.one_in(2),               is_category};
+  std::vector<letheon::Slot> left;
   std::vector<std::uint8_t> goes_left;
-  for (const forest::Slot slot : rows) {
+  for (const letheon::Slot slot : rows) {
     goes_left.push_back(split.sends_left(table.column(0).at(slot)) ? 1 : 0);
     if (goes_left.back() != 0) {
       left.push_back(slot);
@@ -181,7 +198,7 @@ void left_sides(Luck& luck, const Shape& shape) {
   scanner.add_left(goes_left.data(), lanes, table.is_regression() ? &squares : nullptr);
   check(lanes == wanted, "lanes of the left side");
   forest::Wide wanted_squares = 0;
-  for (const forest::Slot slot : left) {
+  for (const letheon::Slot slot : left) {
     const std::int64_t q = table.is_regression() ? table.q(slot) : 0;
     wanted_squares += static_cast<forest::Wide>(q * q) * table.weight(slot);
   }

@@ -15,7 +15,7 @@ namespace {
 namespace forest = letheon::forest;
 using forest::Forest;
 using forest::Report;
-using forest::Slot;
+using letheon::Slot;
 using letheon::testing::check;
 using letheon::testing::counting;
 using letheon::testing::Luck;
@@ -29,7 +29,7 @@ std::unique_ptr<Forest> fitted(const forest::Spec& spec, const People& people,
   return made;
 }
 
-bool same_rows(const forest::RowsView& a, const forest::RowsView& b) {
+bool same_rows(const letheon::RowsView& a, const letheon::RowsView& b) {
   const auto bits = [](const std::vector<float>& X) {
     std::vector<std::uint32_t> all;
     for (const float x : X) {
@@ -133,7 +133,7 @@ class History {
     if (wanted.empty() || left.empty()) {
       return;
     }
-    const forest::Found found = forest_->find(pool_.take(wanted).ids());
+    const letheon::Found found = forest_->find(pool_.take(wanted).ids());
     check(found.missing.empty() && found.slots.size() == inside_.size() - left.size(),
           "everybody is found");
     const std::size_t n_unbuilt = forest_->n_unbuilt();
@@ -173,7 +173,7 @@ class History {
   // As a file does it.
   void reload() {
     const auto order = counting(shape_.n_classes);
-    const forest::RowsView rows = forest_->rows(order);
+    const letheon::RowsView rows = forest_->rows(order);
     const auto bytes = forest_->trees_bytes(order, 1);
     People people{.n_columns = shape_.n_columns, .X = rows.X, .labels = rows.labels, .y = rows.y,
                   .weights = rows.weights, .is_text = rows.is_text, .ints = rows.ints,

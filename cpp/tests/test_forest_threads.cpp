@@ -114,7 +114,7 @@ void results_do_not_depend_on_the_number_of_threads() {
   for (const std::size_t n_threads : {1u, 2u, 7u}) {
     Forest made(spec);
     made.fit(people.batch(), 3, people.ids(), n_threads);
-    made.forget(std::vector<forest::Slot>{1, 5, 250}, true, n_threads);
+    made.forget(std::vector<letheon::Slot>{1, 5, 250}, true, n_threads);
     bytes.push_back(made.trees_bytes(counting(3), n_threads));
   }
   check(bytes[0] == bytes[1] && bytes[0] == bytes[2], "one, two or seven threads");

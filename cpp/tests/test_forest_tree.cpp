@@ -14,7 +14,7 @@ namespace {
 namespace forest = letheon::forest;
 using forest::Kind;
 using forest::NodeId;
-using forest::Slot;
+using letheon::Slot;
 using forest::Tree;
 using letheon::testing::check;
 using letheon::testing::Luck;
@@ -23,7 +23,7 @@ using letheon::testing::People;
 constexpr std::uint64_t kKey = 42;
 
 struct Grown {
-  forest::Table table;
+  letheon::Table table;
   forest::Spec spec;
   Tree tree;
 };
@@ -31,7 +31,7 @@ struct Grown {
 Grown grow(std::uint32_t n_classes, std::size_t n_rows = 200) {
   Luck luck(n_classes);
   const People people = random_people(luck, {.n_rows = n_rows, .n_classes = n_classes});
-  Grown grown{forest::Table(4, n_classes == 0, std::nullopt), {}, {}};
+  Grown grown{letheon::Table(4, n_classes == 0, std::nullopt), {}, {}};
   grown.spec.criterion =
       n_classes == 0 ? forest::Criterion::squared_error : forest::Criterion::gini;
   grown.spec.n_columns = 4;

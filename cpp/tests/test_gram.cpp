@@ -1,5 +1,5 @@
 // Rows on a grid and their products: slices by hand, clipped values, and products of integers.
-#include "letheon/gram.hpp"
+#include "letheon/common/gram.hpp"
 
 #include <array>
 #include <cstdint>
@@ -64,14 +64,22 @@ void sparse_products() {
   const std::array<std::int64_t, 3> high{2, 0, 4};
   const std::array<std::int64_t, 3> low{1, 3, 0};
   std::vector<std::int64_t> sums(27);
+  std::vector<double> floats(9);
   const auto add = [&](std::size_t n_columns) {
-    letheon::sums::add_sparse_products(begins, columns, high, low, 1, n_columns, sums);
+    letheon::sums::add_sparse_products(begins, columns, high, low, 1, n_columns, sums, floats);
   };
   add(3);
   check(sums[0] == 4 && sums[2] == 0 && sums[4] == 16, "high times high");
   check(sums[9] == 4 && sums[9 + 2] == 6 && sums[9 + 6] == 6, "mixed");
   check(sums[18] == 1 && sums[18 + 2] == 3 && sums[18 + 8] == 9 && sums[18 + 4] == 0,
         "low times low");
+  check(floats[0] == 0x4p-8 + 0x4p-24 + 0x1p-40 && floats[2] == 0x6p-24 + 0x3p-40 && floats[1] == 0.0,
+        "doubles");
+  floats.resize(8);
+  check_refused([&] { add(3); }, "another number of doubles");
+  floats.clear();
+  add(3);
+  check(sums[0] == 8, "without doubles");
   sums.resize(12);
   check_refused([&] { add(2); }, "a column that is missing");
 }

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "letheon/keyed_hash.hpp"
+#include "letheon/common/keyed_hash.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Exact sums of columns: values by hand, carries, undoing, bytes, and rounding with a key.
-#include "letheon/sums.hpp"
+#include "letheon/common/sums.hpp"
 
 #include <array>
 #include <cmath>
@@ -73,6 +73,29 @@ void carries_do_not_overflow() {
   check(sums.variances()[0] == 0.0, "the variance of equal numbers");
 }
 
+void sparse_rows() {
+  // Rows (1, 0, NaN), (0, 0, 0), (1e300, -2, 0).
+  const std::array<std::int64_t, 4> begins{0, 2, 2, 4};
+  const std::array<std::int64_t, 4> columns{0, 2, 0, 1};
+  std::array<double, 4> values{1.0, kNaN, 1e300, -2.0};
+  const std::array<double, 9> dense{1.0, 0.0, kNaN, 0.0, 0.0, 0.0, 1e300, -2.0, 0.0};
+  ColumnSums expected(3);
+  expected.add({dense.data(), 3});
+  ColumnSums sums(3);
+  sums.add({begins, columns, values});
+  check(is_same(sums, expected), "sparse rows");
+  const std::array<std::int64_t, 4> unsorted{2, 0, 0, 1};
+  check_refused([&] { sums.add({begins, unsorted, values}); }, "columns that decrease");
+  check_refused([&] { ColumnSums(2).add({begins, columns, values}); }, "a column that is missing");
+  check_refused([&] { sums.add({std::span(begins).first(3), columns, values}); }, "too many values");
+  values[3] = std::numeric_limits<double>::infinity();
+  check_refused([&] { sums.subtract({begins, columns, values}); }, "infinity in a sparse row");
+  check(is_same(sums, expected), "nothing has changed");
+  values[3] = -2.0;
+  sums.subtract({begins, columns, values});
+  check(is_same(sums, ColumnSums(3)), "nothing remains of sparse rows");
+}
+
 void bad_input_changes_nothing() {
   std::vector<double> column(1000, 0.1);
   ColumnSums sums = sums_of(column);
@@ -116,6 +139,7 @@ int main() {
   values();
   rows_leave_no_trace();
   carries_do_not_overflow();
+  sparse_rows();
   bad_input_changes_nothing();
   rounding();
   return letheon::testing::result();

@@ -18,6 +18,7 @@ from letheon.methods import class_paths
 
 if TYPE_CHECKING:
     from letheon.base import ForgetMixin
+    from letheon.boosting import BoostingClassifier, BoostingRegressor
     from letheon.compose import DataIndependent, ForgetPipeline, forget
     from letheon.conversion import convert
     from letheon.deep import (
@@ -45,10 +46,13 @@ if TYPE_CHECKING:
     from letheon.receipt import Receipt
     from letheon.search import ForgetSearchCV
     from letheon.sharded import SISAClassifier, SISARegressor
+    from letheon.versions import show_versions
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BoostingClassifier",
+    "BoostingRegressor",
     "CertifiedHeadClassifier",
     "DaREForestClassifier",
     "DaREForestRegressor",
@@ -81,6 +85,7 @@ __all__ = [
     "forget",
     "load",
     "save",
+    "show_versions",
 ]
 
 # Module of each public name; the imports above are for type checkers and editors.
@@ -99,6 +104,7 @@ _EXPORTS = class_paths(exported_only=True) | {
     "forget": "letheon.compose",
     "load": "letheon.persist",
     "save": "letheon.persist",
+    "show_versions": "letheon.versions",
 }
 __all__ += sorted(_EXPORTS.keys() - set(__all__))  # noqa: PLE0605  (methods only registered)
 
@@ -108,6 +114,7 @@ _MODULES = frozenset(
         "audit",
         "base",
         "bench",
+        "boosting",
         "checks",
         "client",
         "compose",
@@ -129,6 +136,7 @@ _MODULES = frozenset(
         "parallel",
         "persist",
         "plot",
+        "predictor",
         "preprocessing",
         "receipt",
         "seeds",
@@ -136,6 +144,7 @@ _MODULES = frozenset(
         "service",
         "sharded",
         "state",
+        "sums",
         "verifier",
     }
 )
@@ -148,6 +157,7 @@ _EXTRAS = {
     "limits": "letheon[service]",
     "mlflow": "letheon[mlflow]",
     "multipart": "letheon[service]",
+    "onnx": "letheon[interop]",
     "prometheus_client": "letheon[service]",
     "psycopg": "letheon[ledger]",
     "sqlalchemy": "letheon[ledger]",

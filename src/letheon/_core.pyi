@@ -45,6 +45,7 @@ def add_sparse_products(
     sign: int,
     n_columns: int,
     products: npt.NDArray[np.int64],
+    floats: npt.NDArray[np.float64] | None,
 ) -> None: ...
 def read_column_sums(
     counts: npt.NDArray[np.int64],
@@ -58,6 +59,13 @@ class ColumnSums:
     def n_columns(self) -> int: ...
     def add(self, X: npt.NDArray[np.float64]) -> None: ...
     def subtract(self, X: npt.NDArray[np.float64]) -> None: ...
+    def change_sparse(
+        self,
+        begins: npt.NDArray[np.int64],
+        columns: npt.NDArray[np.int64],
+        values: npt.NDArray[np.float64],
+        is_added: bool,
+    ) -> None: ...
     def select(self, columns: npt.NDArray[np.int64]) -> ColumnSums: ...
     def put(self, columns: npt.NDArray[np.int64], other: ColumnSums) -> None: ...
     def counts(self) -> npt.NDArray[np.int64]: ...
@@ -93,6 +101,7 @@ class ForestSpec:
         cache_rows: int | None = None,
         slack: int | None = None,
         column_keys: npt.NDArray[np.uint32] | None = None,
+        categorical: npt.NDArray[np.uint8] | None = None,
     ) -> None: ...
 
 class Report:
@@ -163,6 +172,10 @@ class Forest:
         n_threads: int,
     ) -> Report: ...
     def settle(self, n_threads: int) -> Report: ...
+    def reweigh(self, before: npt.NDArray[np.uint32], after: npt.NDArray[np.uint32]) -> Report: ...
+    def copy_rows(
+        self, slots: npt.NDArray[np.uint32]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
     def is_constant(self, column: int, without: npt.NDArray[np.uint32]) -> bool: ...
     def move_columns(
         self,
@@ -191,4 +204,130 @@ class Forest:
     ) -> None: ...
     def tree(self, index: int) -> dict[str, Any]: ...
     def importances(self, n_threads: int) -> npt.NDArray[np.float64]: ...
+    def class_counts(self) -> npt.NDArray[np.int64]: ...
+
+def find_leaves(
+    begins: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int32],
+    thresholds: npt.NDArray[np.float32],
+    rights: npt.NDArray[np.int32],
+    missing_left: npt.NDArray[np.uint8],
+    categorical: npt.NDArray[np.uint8],
+    X: npt.NDArray[Any],
+    n_threads: int,
+) -> npt.NDArray[np.int32]: ...
+
+class BoostingSpec:
+    def __init__(
+        self,
+        *,
+        loss: str,
+        n_columns: int,
+        n_rounds: int,
+        max_leaves: int,
+        rate: int,
+        pilot_rate: int,
+        l2: int,
+        step_bits: int,
+        n_chains: int,
+        chain_people: int,
+        max_bins: int,
+        min_samples_leaf: int,
+        tree_columns: int,
+        key: int,
+        y_exponent: int | None,
+        is_categorical: npt.NDArray[np.uint8] | None,
+    ) -> None: ...
+
+class BoostingReport:
+    @property
+    def chains(self) -> int: ...
+    @property
+    def trees(self) -> int: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def everything(self) -> bool: ...
+    @property
+    def emptied(self) -> bool: ...
+
+def boosting_restore_cost(
+    n_rounds: int, n_rows: int, n_columns: int, n_classes: int, text_bytes: int
+) -> tuple[int, int]: ...
+
+class Boosting:
+    def __init__(self, spec: BoostingSpec) -> None: ...
+    @property
+    def n_rows(self) -> int: ...
+    @property
+    def is_settled(self) -> bool: ...
+    @property
+    def n_bytes(self) -> int: ...
+    def fit(
+        self,
+        X: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        n_classes: int,
+        weights: npt.NDArray[np.uint32] | None,
+        ids_values: npt.NDArray[np.int64] | None,
+        ids_blob: npt.NDArray[np.uint8] | None,
+        ids_offsets: npt.NDArray[np.int64] | None,
+        owners: npt.NDArray[np.uint64],
+        order: npt.NDArray[np.uint32],
+        n_threads: int,
+    ) -> None: ...
+    def restore(
+        self,
+        X: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        n_classes: int,
+        weights: npt.NDArray[np.uint32] | None,
+        ids_values: npt.NDArray[np.int64] | None,
+        ids_blob: npt.NDArray[np.uint8] | None,
+        ids_offsets: npt.NDArray[np.int64] | None,
+        owners: npt.NDArray[np.uint64],
+        order: npt.NDArray[np.uint32],
+        trees: npt.NDArray[np.uint8],
+        n_threads: int,
+    ) -> None: ...
+    def learn(
+        self,
+        X: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        n_classes: int,
+        weights: npt.NDArray[np.uint32] | None,
+        ids_values: npt.NDArray[np.int64] | None,
+        ids_blob: npt.NDArray[np.uint8] | None,
+        ids_offsets: npt.NDArray[np.int64] | None,
+        owners: npt.NDArray[np.uint64],
+        order: npt.NDArray[np.uint32],
+        eager: bool,
+        n_threads: int,
+    ) -> BoostingReport: ...
+    def find_ints(
+        self, values: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]: ...
+    def find_texts(
+        self, blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]: ...
+    def forget(
+        self, slots: npt.NDArray[np.uint32], eager: bool, n_threads: int
+    ) -> BoostingReport: ...
+    def forget_cost(self, slots: npt.NDArray[np.uint32], reweighed: bool) -> BoostingReport: ...
+    def copy_rows(
+        self, slots: npt.NDArray[np.uint32]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
+    def reweigh(
+        self, before: npt.NDArray[np.uint32], after: npt.NDArray[np.uint32]
+    ) -> BoostingReport: ...
+    def settle(self, n_threads: int) -> None: ...
+    def predict(
+        self, X: npt.NDArray[Any], n_rounds: int, n_threads: int
+    ) -> npt.NDArray[np.float64]: ...
+    def rows(self, order: npt.NDArray[np.uint32]) -> dict[str, Any]: ...
+    def ids(self) -> dict[str, Any]: ...
+    def trees(self, n_threads: int) -> npt.NDArray[np.uint8]: ...
+    def tree(self, index: int) -> dict[str, Any]: ...
+    def scale(self) -> dict[str, Any]: ...
+    def importances(self) -> npt.NDArray[np.float64]: ...
     def class_counts(self) -> npt.NDArray[np.int64]: ...

@@ -7,14 +7,15 @@ then `_commit` installs them and cannot fail.
 """
 
 import copy
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from inspect import signature
-from operator import attrgetter, is_
-from sys import intern
+from itertools import chain
+from operator import attrgetter, call, is_
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 from weakref import WeakKeyDictionary
@@ -34,7 +35,10 @@ from letheon.exceptions import (
 )
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.methods import find_method
+from letheon.predictor import Predictor, PredictorSource
 from letheon.receipt import Receipt
+
+_logger = logging.getLogger(__name__)
 
 # Parameters that never change what a model learns, at any level of nesting.
 NEUTRAL_PARAMETERS = state.NEUTRAL_PARAMETERS | {"random_state"}
@@ -44,10 +48,61 @@ _CONSTANTS = frozenset({type(None), bool, int, float, str})
 _NEVER = object()
 
 
+class _ParameterReads:
+    """Parameters of a model and of every estimator and list in them, and how to read them again.
+
+    All of them are compared in one pass, because every request does it. The model itself is not
+    stored: a reference would keep it alive.
+    """
+
+    def __init__(self, model: object) -> None:
+        self._readers: list[Callable[[Any], tuple[Any, ...]]] = []
+        self._owners: list[Any] = []
+        self._values: list[Any] = []
+        self._lists: list[list[Any]] = []
+        self.is_complete = self._add(model)
+        self._sizes = list(map(len, self._lists))
+        if self.is_complete:
+            self._read_model = self._readers.pop(0)
+            del self._owners[0]
+
+    def _add(self, value: Any) -> bool:
+        """Record a value and its parts; return whether none of them can change unnoticed."""
+        kind = type(value)
+        if kind in _CONSTANTS:
+            return True
+        if kind is list or kind is tuple:
+            parts = tuple(value)
+            if kind is list:
+                self._lists.append(value)
+                self._record(tuple, value, parts)
+        else:
+            names = _parameter_names(kind)  # type: ignore[arg-type]
+            if names is None or not names <= getattr(value, "__dict__", {}).keys():
+                return False
+            read = attrgetter("__class__", "__module__", *names)  # two or more give a tuple
+            values = read(value)
+            self._record(read, value, values)
+            parts = values[2:]
+        return all(map(self._add, parts))
+
+    def _record(self, read: Any, owner: Any, values: tuple[Any, ...]) -> None:
+        self._readers.append(read)
+        self._owners.append(owner)
+        self._values += values
+
+    def are_same(self, model: object) -> bool:
+        """Return whether all values are still the same objects."""
+        now = chain.from_iterable(map(call, self._readers, self._owners))
+        return list(map(len, self._lists)) == self._sizes and all(
+            map(is_, chain(self._read_model(model), now), self._values)
+        )
+
+
 class _RuntimeState:
     """State of a model outside the object, so that it is never copied, pickled or saved."""
 
-    __slots__ = ("is_changing", "lock", "read", "recorded", "values")
+    __slots__ = ("is_changing", "lock", "reads", "recorded")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -55,8 +110,7 @@ class _RuntimeState:
         # Parameters at the last successful comparison with those of the fit. While they are
         # the same objects, they need not be hashed again.
         self.recorded: Any = _NEVER
-        self.read: Callable[[Any], tuple[Any, ...]] = tuple
-        self.values: tuple[Any, ...] = ()
+        self.reads: _ParameterReads | None = None
 
 
 _runtime_states: WeakKeyDictionary[object, _RuntimeState] = WeakKeyDictionary()
@@ -132,7 +186,7 @@ class Outcome(NamedTuple):
     estimates: Mapping[str, float] = MappingProxyType({})
 
 
-class ForgetMixin:
+class ForgetMixin(PredictorSource):
     """Mixin for estimators that forget. A new estimator must implement the last six methods.
 
     At the end of a successful training, `fit` sets `seed_`, the rows, the model, and the attributes
@@ -148,6 +202,8 @@ class ForgetMixin:
     facts: ClassVar[MethodFacts]
     # Parameters of this class, in addition to `NEUTRAL_PARAMETERS`, that do not affect the result.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset()
+    # Parameters that older models do not have, with their defaults; a default is not recorded.
+    _later_parameters: ClassVar[dict[str, Any]] = {}
     # Attributes about the origin or location of a model, which are not part of its digest.
     _not_digested: ClassVar[frozenset[str]] = frozenset(
         {"environment_", "parameters_", "config_", "tuning_"}
@@ -196,7 +252,7 @@ class ForgetMixin:
             removal, outcome = self._run_removal(requested, prepare)
             seconds = time.perf_counter() - start
             receipt = Receipt(
-                method=self.facts.method,
+                method=type(self).facts.method,
                 n_ids=removal.n_ids,
                 n_rows=removal.n_rows,
                 guarantee=self.guarantee_,
@@ -207,6 +263,7 @@ class ForgetMixin:
                 digest_before=before,
                 digest_after=self.digest() if digest else None,
             )
+        _logger.info("%s: %s", type(self).__name__, receipt)
         warn_all(outcome.warnings)
         return receipt
 
@@ -233,6 +290,12 @@ class ForgetMixin:
         require_fitted(self)
         with lock_model(self):
             return state.digest(self)
+
+    def predictor(self) -> Predictor:
+        """Return a read-only predictor without rows, ids, keys and seed, or raise `TypeError`."""
+        require_fitted(self)
+        with lock_model(self):
+            return self._make_predictor(self._public_claim(self.guarantee_))
 
     @property
     def ids_(self) -> NDArray[Any]:
@@ -291,8 +354,10 @@ class ForgetMixin:
 
     def _require_same_parameters(self) -> None:
         recorded, runtime = vars(self).get("parameters_"), _get_runtime_state(self)
-        if runtime.recorded is recorded and all(map(is_, runtime.read(self), runtime.values)):
+        reads = runtime.reads
+        if reads is not None and runtime.recorded is recorded and reads.are_same(self):
             return
+        runtime.reads, runtime.recorded = None, _NEVER
         if self._digest_parameters() != recorded:
             raise ChangedParametersError(
                 f"parameters of this {type(self).__name__} were changed after fit; a retrained "
@@ -308,6 +373,14 @@ class ForgetMixin:
         skipped = neutral_parameters(self) | self._not_digested
         return {name: value for name, value in vars(self).items() if name not in skipped}
 
+    def _get_fitted_attr_html(self, doc_link: str = "") -> Any:  # noqa: ARG002
+        """Return what notebooks show of a fitted model; by default they show ids and seeds."""
+        from letheon.terminal import FactTable
+
+        is_step = not self.__sklearn_is_fitted__()  # scikit-learn asks the steps of a pipeline too
+        facts = {} if is_step else {"Rows": f"{self.n_rows_:,}", "Guarantee": str(self.guarantee_)}
+        return FactTable("Fitted model", facts)
+
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether the model is fitted, that is, whether it has `seed_`."""
         return "seed_" in vars(self)
@@ -320,6 +393,7 @@ class ForgetMixin:
         with lock_for_change(self):
             self._require_same_parameters()
             outcome = self._commit(prepare())
+        _logger.info("%s: learned; %d rows now", type(self).__name__, self.n_rows_)
         warn_all(outcome.warnings)
         return self
 
@@ -333,6 +407,16 @@ class ForgetMixin:
         Code that measures the time of a request calls this before it stops the clock. Otherwise a
         lazy method would look faster than it is.
         """
+
+    def _find_sampled(self, ids: Ids) -> NDArray[np.bool_] | None:
+        """Return for each id whether it is in a keyed sample; None if the model has no sample.
+
+        To forget such an id, the part that was fitted on the sample is fitted again. By default the
+        samples of all steps or transformers count.
+        """
+        steps: Any = getattr(self, "steps_", None) or getattr(self, "transformers_", ())
+        parts = [step._find_sampled(ids) for _, step, *_ in steps if isinstance(step, ForgetMixin)]
+        return join_samples(*parts)
 
     @property
     def n_rows_(self) -> int:
@@ -358,6 +442,12 @@ class ForgetMixin:
     def _commit(self, plan: Any) -> Outcome:
         """Install the replacements and destroy states that depend on removed rows. Cannot fail."""
         raise NotImplementedError(f"{type(self).__name__} must implement _commit")
+
+
+def join_samples(*samples: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Return for each id whether it is in one of the samples; None if there is no sample."""
+    masks = [sample for sample in samples if sample is not None]
+    return np.logical_or.reduce(masks) if masks else None
 
 
 class KeywordScoreMixin:
@@ -430,53 +520,12 @@ def _note_verified(model: ForgetMixin, recorded: Any) -> None:
 
     Later requests then compare the values instead of hashing them.
     """
-    if type(model)._digest_parameters is not ForgetMixin._digest_parameters or not hasattr(
-        model, "get_params"
-    ):
+    if type(model)._digest_parameters is not ForgetMixin._digest_parameters:
         return
-    params = model.get_params(deep=False)
-    names = [name for name in params if name not in neutral_parameters(model)]
-    values = tuple(params[name] for name in names)
-    runtime = _get_runtime_state(model)
-    # With one name `attrgetter` does not return a tuple.
-    if len(names) > 1 and all(type(value) in _CONSTANTS for value in values):
-        runtime.read, runtime.values, runtime.recorded = attrgetter(*names), values, recorded
-        return
-    nested = _list_parameters(model)
-    if _NEVER not in nested:
-        runtime.read, runtime.values, runtime.recorded = _list_parameters, nested, recorded
-
-
-def _list_parameters(model: Any) -> tuple[Any, ...]:
-    """Return all parameters, including those of nested estimators, as one flat tuple.
-
-    It contains `_NEVER` if a value may change in place.
-    """
-    values: list[Any] = []
-    _append_parameters(model, values)
-    return tuple(values)
-
-
-def _append_parameters(value: Any, values: list[Any]) -> None:
-    kind = type(value)
-    if kind in _CONSTANTS:
-        values.append(value)
-    elif (kind is list or kind is tuple) and value and set(map(type, value)) == {str}:
-        # Names of columns: equal texts become the same object, so one comparison is enough.
-        values += (kind, len(value), intern("\0".join(value)))
-    elif kind is list or kind is tuple:
-        values += (kind, len(value))
-        for part in value:
-            _append_parameters(part, values)
-    else:
-        names = _parameter_names(kind)  # type: ignore[arg-type]
-        attributes = getattr(value, "__dict__", {})
-        if names is None or not names <= attributes.keys():
-            values.append(_NEVER)
-            return
-        values.append(kind)
-        for name in names:
-            _append_parameters(attributes[name], values)
+    reads = _ParameterReads(model)
+    if reads.is_complete:
+        runtime = _get_runtime_state(model)
+        runtime.reads, runtime.recorded = reads, recorded
 
 
 @cache
@@ -516,11 +565,22 @@ def neutral_parameters(model: Any) -> frozenset[str]:
     return NEUTRAL_PARAMETERS | getattr(type(model), "_neutral_parameters", frozenset())
 
 
+def decisive_parameters(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters of an estimator that affect the result.
+
+    Parameters that a class received after its first files and certificates are omitted while they
+    have their defaults, so that those files and certificates stay valid.
+    """
+    neutral, later = neutral_parameters(model), getattr(type(model), "_later_parameters", {})
+    for name, value in model.get_params(deep=False).items():
+        if name not in neutral and not (name in later and _is_default(value, later[name])):
+            yield name, value
+
+
 def _parameters_as_data(value: Any) -> Any:
     """Return a value with all estimators in it replaced by their classes and parameters."""
     if hasattr(value, "get_params") and not isinstance(value, type):
-        params, neutral = value.get_params(deep=False).items(), neutral_parameters(value)
-        kept = {name: _parameters_as_data(part) for name, part in params if name not in neutral}
+        kept = {name: _parameters_as_data(part) for name, part in decisive_parameters(value)}
         return [state.tag_of(type(value)), kept]
     if isinstance(value, list | tuple):
         return [_parameters_as_data(part) for part in value]
@@ -530,10 +590,11 @@ def _parameters_as_data(value: Any) -> Any:
     return value.item() if isinstance(value, np.number | np.bool | np.str_) else value
 
 
-def warn_all(warnings: tuple[Warning, ...]) -> None:
-    """Issue warnings.
+def _is_default(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)
 
-    Call this after a change is complete, because a warning filter may turn a warning into an error.
-    """
+
+def warn_all(warnings: tuple[Warning, ...]) -> None:
+    """Issue warnings, after a change is complete: a filter may turn a warning into an error."""
     for warning in warnings:
         warn_caller(str(warning), type(warning))

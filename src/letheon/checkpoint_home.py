@@ -45,6 +45,21 @@ def sweep_checkpoints(checkpoint_dir: str | os.PathLike[str], *, keep: Iterable[
     ------
     CheckpointError
         Some files could not be destroyed; all others were destroyed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon import SISAClassifier
+    >>> from letheon.sharded import sweep_checkpoints
+    >>> model = SISAClassifier(
+    ...     GaussianNB(), n_shards=1, n_slices=2, stage_data="new", epochs=1, random_state=0
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = model.set_params(checkpoint_dir=folder)
+    ...     model = model.fit([[0], [1], [2], [3]], [0, 0, 1, 1])
+    ...     sweep_checkpoints(folder, keep=[model]), sweep_checkpoints(folder)
+    (0, 1)
     """
     kept = {Path(model.checkpoint_home_).name for model in keep if model.checkpoint_home_}
     orphans = [

@@ -2,8 +2,7 @@
 
 A scaler or encoder in front of a model also learns from the rows. In a plain `Pipeline`, such a
 step would keep what it learned from forgotten rows. Here every step hands the change of its output
-to the next step (`letheon.delta`), so that a request costs little more than the removal from the
-last step.
+to the next step (`letheon.delta`), so a request costs little more than in the last step.
 """
 
 from contextlib import suppress
@@ -18,6 +17,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model, require_fitted
+from letheon.chain import (
+    ChainPlan,
+    apply_chain,
+    fit_chain,
+    name_outputs,
+    prepare_chain,
+    prepare_leaving,
+    sum_counts,
+)
 from letheon.data import (
     Ids,
     Rows,
@@ -26,26 +34,22 @@ from letheon.data import (
     column_names,
     hold_table,
     hold_target,
+    list_orders,
     present_table,
     row_ids,
     table_length,
-    to_native,
 )
-from letheon.delta import (
-    Block,
-    Delta,
-    RowSource,
-    prepare_step,
-    refuse_impossible_removals,
-    take_block,
-)
+from letheon.delta import Delta, RowSource, prepare_step, take_block
 from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
+from letheon.frozen import FrozenStepsMixin
 from letheon.guarantee import KINDS, Guarantee
 from letheon.inner_estimator import (
     available_from,
+    explain_unforgettable,
     fix_environment,
     inherit_tags,
     inner_training,
+    refuse_impossible_removals,
     refuse_learner,
     remember_features,
     require_features,
@@ -55,27 +59,22 @@ from letheon.inner_estimator import (
 from letheon.receipt import Receipt
 from letheon.seeds import Purpose, library_seed
 from letheon.steps import (
-    ChainPlan,
-    ChainStepMixin,
     DataIndependent,
     FittedSteps,
     InnerFacts,
     NamedStepsMixin,
-    apply_chain,
     as_delta_step,
+    changing_steps,
     clone_step,
     clone_unfitted,
     clone_with_seeds,
-    fit_chain,
     fit_in_order,
     fit_model,
     is_data_independent,
-    name_outputs,
+    learn_block,
     passes_deltas,
     passes_through,
-    prepare_chain,
     prepare_columns,
-    sum_counts,
     takes_deltas,
 )
 
@@ -102,17 +101,7 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
     """
     if isinstance(model, ForgetMixin):
         return model.forget(ids, digest=digest)
-    if isinstance(model, Pipeline):
-        raise CannotForgetError(
-            "a plain Pipeline cannot forget: its steps keep what they learned from the rows. "
-            "Convert it before fitting, letheon.convert(pipeline), or wrap it, "
-            "SISAClassifier(pipeline) or NaiveUnlearner(pipeline)"
-        )
-    kind = type(model).__name__
-    raise CannotForgetError(
-        f"{kind} cannot forget; convert it before fitting, letheon.convert({kind}(...)), or wrap "
-        f"it, SISAClassifier({kind}(...)) or NaiveUnlearner({kind}(...))"
-    )
+    raise explain_unforgettable(model)
 
 
 class _DeltaChange(NamedTuple):
@@ -133,7 +122,7 @@ def _last_step(pipeline: "ForgetPipeline") -> Any:
 
 
 class ForgetPipeline(
-    NamedStepsMixin, ChainStepMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator
+    NamedStepsMixin, FrozenStepsMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator
 ):
     """A pipeline of steps that can forget, with a forgetting estimator as the last step.
 
@@ -194,6 +183,10 @@ class ForgetPipeline(
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
+
+    def _sk_visual_block_(self) -> Any:
+        """Return the diagram of the steps that notebooks show."""
+        return Pipeline(list(self.steps))._sk_visual_block_()
 
     def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
         """Fit the steps in order, all with the same ids.
@@ -285,9 +278,8 @@ class ForgetPipeline(
         If the last step is a transformer, its columns.
         """
         check_is_fitted(self)
-        names = input_features
-        if names is None:
-            names = getattr(self, "feature_names_in_", None)
+        known = getattr(self, "feature_names_in_", None)
+        names = known if input_features is None else input_features
         for _, step in self.steps_:
             if hasattr(step, "get_feature_names_out"):
                 names = step.get_feature_names_out(names)
@@ -295,6 +287,8 @@ class ForgetPipeline(
 
     def __getitem__(self, key: str | int) -> Any:
         """Return a step by its name or number: the fitted one after `fit`."""
+        if isinstance(key, slice):
+            raise TypeError("a ForgetPipeline has no slices; name a step, such as model['scale']")
         fitted: FittedSteps | None = vars(self).get("fitted_")
         steps = self.steps if fitted is None else fitted.steps
         return dict(steps)[key] if isinstance(key, str) else steps[key][1]
@@ -335,9 +329,9 @@ class ForgetPipeline(
         if not isinstance(fitted.rows, SlotRows):
             return getattr(fitted.model, method)(fitted.transform(present_table(X)), *more)
         require_features(self, X)
-        with suppress(ValueError):  # a commit may change the columns between the steps
+        with suppress(Exception):  # a commit may change the columns between the steps
             answer = getattr(fitted.model, method)(fitted.transform(X), *more)
-            if self.fitted_ is fitted:
+            if self.fitted_ is fitted and not fitted.is_changing:
                 return answer
         with lock_model(self):  # a commit changed steps meanwhile: the answer may be a mixture
             return getattr(self.fitted_.model, method)(self.fitted_.transform(X), *more)
@@ -442,13 +436,12 @@ class ForgetPipeline(
 
     def _get_ids(self) -> Ids:
         rows = self.fitted_.rows
-        ids: Ids = self.fitted_.model._get_ids() if rows is None else rows.ids
-        return ids
+        return self.fitted_.model._get_ids() if rows is None else rows.ids
 
     def _make_guarantee(self) -> Guarantee:
         """Return the guarantee of the last step, or of a weaker step before it."""
-        steps = [step for _, step in self.fitted_.steps if isinstance(step, ForgetMixin)]
-        claims: list[Guarantee] = [step.guarantee_ for step in steps]
+        steps = [step for _, step in self.fitted_.steps]
+        claims = [step.guarantee_ for step in steps if isinstance(step, ForgetMixin)]
         weakest = max(claims, key=lambda claim: KINDS.index(claim.kind))
         return claims[-1] if claims[-1].kind == weakest.kind else weakest
 
@@ -461,8 +454,7 @@ class ForgetPipeline(
     def _locate_rows(self, ids: Ids) -> Removal:
         if self.fitted_.rows is not None:
             return locate_in(self.fitted_.rows, ids)
-        removal: Removal = self.fitted_.model._locate_rows(ids)
-        return removal
+        return self.fitted_.model._locate_rows(ids)  # type: ignore[no-any-return]
 
     def _prepare(self, removal: Removal) -> Any:
         """Return a change of all steps, new fitted steps, or a plan of the last step only."""
@@ -470,8 +462,12 @@ class ForgetPipeline(
         if rows is None:
             return self.fitted_.model._prepare(removal)
         if isinstance(rows, SlotRows):
-            remaining = RowSource(rows, removal.where)
             removed = take_block(rows, removal.where)
+            is_usual = removal.n_rows == 1 and not takes_deltas(self.fitted_.model)
+            chain = prepare_leaving(self.fitted_.early, removed) if is_usual else None
+            if chain is not None:
+                return self._remove_from_model(chain, removed.ids, removal.where)
+            remaining = RowSource(rows, removal.where)
             delta = Delta(removed=removed, before=remaining, source=remaining)
             with refuse_impossible_removals():
                 return self._prepare_change(delta, removal.where, None)
@@ -485,8 +481,7 @@ class ForgetPipeline(
     def _prepare_change(self, delta: Delta, slots: Any, joined: SlotRows | None) -> _DeltaChange:
         """Return what a change does in all steps."""
         model = self.fitted_.model
-        chain = prepare_chain(self.fitted_.early, delta)
-        output = chain.output
+        chain, output = prepare_chain(self.fitted_.early, delta)
         if takes_deltas(model):
             return _DeltaChange(chain, model, prepare_step(model, output), None, slots, joined)
         if not output.only_rows or (output.added is not None and not hasattr(model, "learn")):
@@ -502,13 +497,17 @@ class ForgetPipeline(
             outcome = Outcome(1.0, {"models": 1})
             return _DeltaChange(chain, fresh, None, outcome, slots, joined)
         if output.added is not None:
-            added = output.added
             # The last thing that can fail. It is atomic, and the commit follows at once.
-            model.learn(to_native(added.X), added.y, ids=added.ids.to_array())
+            learn_block(model, output.added)
             return _DeltaChange(chain, model, None, Outcome(0.0), slots, joined)
         assert output.removed is not None
-        plan = model._prepare(model._locate_rows(output.removed.ids.distinct()))
-        return _DeltaChange(chain, model, plan, None, slots, joined)
+        return self._remove_from_model(chain, output.removed.ids, slots)
+
+    def _remove_from_model(self, chain: ChainPlan, ids: Ids, slots: Any) -> _DeltaChange:
+        """Return the change if rows leave, and the others stay as the last step knows them."""
+        model = self.fitted_.model
+        removal = model._locate_rows(ids.distinct())
+        return _DeltaChange(chain, model, model._prepare(removal), None, slots, None)
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any) -> Any:
         fitted, model = self.fitted_, self.fitted_.model
@@ -518,12 +517,13 @@ class ForgetPipeline(
         require_features(self, X)
         new = self._collect_rows(X, y, ids)
         if isinstance(fitted.rows, SlotRows):
-            rows, added = fitted.rows, Block(new.X, new.y, new.ids)
-            joined = rows.join(new.X, new.y, new.ids)
+            rows, orders = fitted.rows, list_orders(X)
+            joined = rows.join(new.X, new.y, new.ids, orders=orders)
+            added = take_block(joined, slice(len(rows), None))  # in the dtypes of the rows
             delta = Delta(added=added, before=RowSource(rows), source=RowSource(rows, added=added))
             return self._prepare_change(delta, None, joined)
         assert isinstance(new, Rows)
-        return self._refit_steps(fitted.rows.concat(new))
+        return self._refit_steps(fitted.rows.concat(new, list_orders(X)))
 
     def _commit(self, plan: Any) -> Outcome:
         if isinstance(plan, _DeltaChange):
@@ -531,8 +531,7 @@ class ForgetPipeline(
         if plan is None:  # learned by the last step alone
             return Outcome(0.0)
         if self.fitted_.rows is None:
-            outcome: Outcome = self.fitted_.model._commit(plan)
-            return outcome
+            return self.fitted_.model._commit(plan)  # type: ignore[no-any-return]
         warnings = tuple(CheckpointWarning(message) for message in self._destroy_files())
         self._install_steps(plan, self.config_)
         return Outcome(1.0, {"steps": len(plan.steps)}, warnings)
@@ -543,12 +542,11 @@ class ForgetPipeline(
         assert isinstance(rows, SlotRows)
         steps = (*fitted.steps[:-1], (fitted.steps[-1][0], change.model))
         messages: list[str] = []
-        # A new object before and after: `_apply_method` then knows that the steps changed.
-        self.fitted_ = replace(fitted)
+        with changing_steps(self):  # first the model: it needs most memory
+            outcome = change.outcome or change.model._commit(change.plan)
         apply_chain(fitted.early, chain.plans)
         if change.model is not fitted.model:
             messages = fitted.model._destroy_files()
-        outcome = change.outcome or change.model._commit(change.plan)
         if change.slots is not None:
             rows.wipe(change.slots)
         self.fitted_ = FittedSteps(steps, rows)

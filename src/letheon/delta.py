@@ -10,14 +10,15 @@ They rarely change, because they are rounded.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from letheon.base import ForgetMixin, InPlaceMixin, Outcome, Removal, locate_in, lock_model
@@ -28,21 +29,26 @@ from letheon.data import (
     as_table,
     hold_target,
     is_text_column,
+    list_orders,
     row_ids,
     table_length,
     to_native,
 )
-from letheon.exceptions import EmptyModelError, LetheonError
+from letheon.exceptions import LetheonError
 from letheon.guarantee import Guarantee
+from letheon.inner_estimator import refuse_impossible_removals
 from letheon.seeds import seed_from
+from letheon.validation import Rules, validate_parameters
 
 Table = Any
 Ranks = NDArray[np.int64]
 Columns = tuple[int, ...]
+FindRows = Callable[[NDArray[np.int64]], Ranks]
 
 # Small blocks stay in the cache, and their memory is reused.
 _BLOCK_ROWS = 1 << 13
 _WEIGHT = "weight"
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Block:
@@ -110,7 +116,7 @@ def take_block(rows: SlotRows, slots: Any) -> Block:
     return Block(X, y, ids, None if weights is None else weights[slots])
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)  # not frozen: a request makes many of them
 class RowSource:
     """All rows after a change, as the input of one step; they can be read several times.
 
@@ -134,8 +140,7 @@ class RowSource:
     @property
     def n_rows(self) -> int:
         """Number of rows."""
-        n_added = 0 if self.added is None else self.added.n_rows
-        return self._n_stored + n_added
+        return self._n_stored + (0 if self.added is None else self.added.n_rows)
 
     @property
     def _n_stored(self) -> int:
@@ -160,9 +165,9 @@ class RowSource:
         keep[self.without] = False
         return np.flatnonzero(keep)
 
-    def blocks(self) -> Iterator[Block]:
-        """Iterate over all rows in stored order, in blocks."""
-        slots = self._slots
+    def blocks(self, ranks: Ranks | None = None) -> Iterator[Block]:
+        """Iterate over all rows in stored order, or over some stored rows and all new ones."""
+        slots = self._slots if ranks is None else self._slots[ranks]
         is_whole = len(slots) == self.rows.n_slots
         for begin in range(0, len(slots), _BLOCK_ROWS):
             part = slice(begin, min(begin + _BLOCK_ROWS, len(slots)))
@@ -198,9 +203,9 @@ class ReplacedRows(NamedTuple):
     new: Block
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Delta:
-    """What changes in the input of one step.
+    """What changes in the input of one step. Never changed after it is made.
 
     Attributes
     ----------
@@ -219,6 +224,8 @@ class Delta:
         The rows that remain, with their old values.
     source : RowSource
         All rows after the change, with their new values. Reading it costs O(n).
+    find_rows : callable or None
+        Returns the ranks of stored rows that may not be zero in some columns of the new input.
     """
 
     removed: Block | None = None
@@ -228,6 +235,7 @@ class Delta:
     layout: NDArray[np.int64] | None = None
     before: RowSource
     source: RowSource
+    find_rows: FindRows | None = None
 
     @property
     def only_rows(self) -> bool:
@@ -249,9 +257,9 @@ def _do_nothing() -> None:
     """Apply a change that needs no update of sums."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class StepPlan:
-    """What a step will do at the commit, and what changes in its output.
+    """What a step will do at the commit, and what changes in its output. Never changed later.
 
     Attributes
     ----------
@@ -263,6 +271,8 @@ class StepPlan:
         Changes of the output that concern all rows; see `Delta`.
     rows : ndarray of int or None
         Ranks of further remaining rows whose output changed.
+    find_rows : callable or None
+        Finds rows by columns of the output; see `Delta`.
     work : float
         Work done, as a share of a fresh fit.
     rebuilt : mapping of str to int
@@ -274,8 +284,9 @@ class StepPlan:
     columns: Columns = ()
     layout: NDArray[np.int64] | None = None
     rows: Ranks | None = None
+    find_rows: FindRows | None = None
     work: float = 0.0
-    rebuilt: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    rebuilt: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
 
 
 class _StoredChange(NamedTuple):
@@ -315,8 +326,22 @@ class DeltaMixin(InPlaceMixin, ForgetMixin):
         """Return what a change will do. May fail; changes nothing."""
         raise NotImplementedError(f"{type(self).__name__} must prepare a change")
 
+    def _prepare_leaving(self, row: Block) -> StepPlan | None:  # noqa: ARG002
+        """Return the plan if one row leaves and all published values stay; None if they may change.
+
+        The usual request of a pipeline: `_prepare_delta` gives an equal plan, but takes longer.
+        """
+        return None
+
+    _parameter_rules: ClassVar[Rules] = {}
+
     def _check_parameters(self) -> None:
         """Raise for parameters that are wrong; called before each fit."""
+        validate_parameters(self)
+
+    def _replace_sums(self, sums: Any) -> Callable[[], None]:
+        """Return what a plan applies if the sums are new."""
+        return partial(setattr, self, "sums_", sums)
 
     def _convert_table(self, X: Any, *, copy: bool) -> Table:
         """Return X as a stored table, checked for this estimator."""
@@ -333,16 +358,12 @@ class DeltaMixin(InPlaceMixin, ForgetMixin):
     def _rebuild_plan(self, delta: Delta) -> StepPlan:
         """Return a plan that counts all rows again; the whole output may change."""
         sums, published = self._count(delta.source, self.seed_)
-
-        def apply() -> None:
-            self.sums_ = sums
-
         n_columns = self._count_outputs(published)
         n_before = self._count_outputs(self.published_)
         layout = None if n_columns == n_before else np.full(n_columns, -1, np.int64)
         return StepPlan(
             published=published,
-            apply=apply,
+            apply=self._replace_sums(sums),
             columns=tuple(range(n_columns)),
             layout=layout,
             work=1.0,
@@ -404,10 +425,10 @@ class DeltaMixin(InPlaceMixin, ForgetMixin):
 
         def prepare() -> _StoredChange:
             self._require_rows()
-            added = self._convert_rows(X, y, ids, weights)
-            rows = self.rows_
+            added, rows = self._convert_rows(X, y, ids, weights), self.rows_
             extra = {} if added.weights is None else {_WEIGHT: added.weights}
-            joined = rows.join(added.X, added.y, added.ids, extra)
+            joined = rows.join(added.X, added.y, added.ids, extra, list_orders(X))
+            added = take_block(joined, slice(len(rows), None))  # in the dtypes of the rows
             delta = Delta(added=added, before=RowSource(rows), source=RowSource(rows, added=added))
             return _StoredChange(self._prepare_delta(delta), None, joined)
 
@@ -450,16 +471,13 @@ class DeltaMixin(InPlaceMixin, ForgetMixin):
             return _StoredChange(self._prepare_delta(delta), slots, None)
 
     def _commit(self, change: Any) -> Outcome:
-        if isinstance(change, _StoredChange):
-            plan = change.plan
-            self._apply_plan(plan)
-            if change.joined is not None:
-                self.rows_ = change.joined
-            if change.slots is not None:
-                self.rows_.wipe(change.slots)
-        else:
-            plan = change
-            self._apply_plan(plan)
+        is_stored = isinstance(change, _StoredChange)
+        plan = change.plan if is_stored else change
+        self._apply_plan(plan)
+        if is_stored and change.joined is not None:
+            self.rows_ = change.joined
+        if is_stored and change.slots is not None:
+            self.rows_.wipe(change.slots)
         return Outcome(plan.work, plan.rebuilt)
 
     def _apply_plan(self, plan: StepPlan) -> None:
@@ -493,19 +511,6 @@ def prepare_step(step: Any, delta: Delta) -> StepPlan:
     return replace(plan, apply=apply)
 
 
-@contextmanager
-def refuse_impossible_removals() -> Iterator[None]:
-    """Turn a ValueError into `EmptyModelError`: a fit on the remaining rows would fail."""
-    try:
-        yield
-    except LetheonError:
-        raise
-    except ValueError as error:
-        raise EmptyModelError(
-            f"fit on the remaining rows would fail, so nothing was changed: {error}"
-        ) from error
-
-
 def _check_weights(weights: Any) -> NDArray[np.float64]:
     values = np.array(weights, np.float64)
     if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any():
@@ -520,6 +525,8 @@ class StableTransformer(DeltaMixin, TransformerMixin, BaseEstimator):
     """
 
     n_features_in_: int
+    # What the input may be, besides numbers: fields of scikit-learn's tags.
+    _input_tags: ClassVar[tuple[str, ...]] = ()
 
     def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
         """Fit on all rows and store them.
@@ -540,19 +547,7 @@ class StableTransformer(DeltaMixin, TransformerMixin, BaseEstimator):
         return self._fit_table(X, y, ids)
 
     def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
-        """Add rows; a known id keeps its earlier rows.
-
-        Parameters
-        ----------
-        X, y
-            As in `fit`, with the same columns.
-        ids : sequence of int or of str
-            Id of each new row.
-
-        Returns
-        -------
-        self
-        """
+        """Add rows, with an id for each; a known id keeps its earlier rows. X and y as in `fit`."""
         return self._learn_table(X, y, ids)
 
     def transform(self, X: Any) -> Any:
@@ -589,6 +584,12 @@ class StableTransformer(DeltaMixin, TransformerMixin, BaseEstimator):
     def _transform_training(self, published: Any, block: Block) -> Table:
         """Return the transformed training rows; another table than for new rows if cross-fitted."""
         return self._transform_with(published, block.X)
+
+    def __sklearn_tags__(self) -> Tags:
+        """Return scikit-learn's tags."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags = replace(tags.input_tags, **dict.fromkeys(self._input_tags, True))
+        return tags
 
 
 def ask_names(transformer: Any, names: list[str]) -> list[str] | None:

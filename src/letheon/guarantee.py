@@ -67,6 +67,18 @@ class Guarantee:
     tuning : str or None
         How hyper-parameters were chosen, if declared. Tuning on rows that are forgotten later
         weakens every guarantee.
+
+    Raises
+    ------
+    ValueError
+        A field is invalid, or fields contradict each other.
+
+    Examples
+    --------
+    >>> from letheon import Guarantee
+    >>> guarantee = Guarantee(kind="exact", reference="Definition 2")
+    >>> guarantee.requests, guarantee.releases, guarantee.epsilon
+    ('oblivious', 'latest-only', None)
     """
 
     kind: Kind
@@ -112,9 +124,35 @@ class Guarantee:
             parts.append(f"residual state: {', '.join(self.residual_state)}")
         return "; ".join([*parts, self.reference])
 
+    def _repr_html_(self) -> str:
+        """Return an HTML table for notebooks."""
+        from letheon.terminal import FactTable
+
+        has_budget = self.spent is not None and self.budget is not None
+        facts = {
+            "Kind": self.kind,
+            "Epsilon": "" if self.epsilon is None else f"{self.epsilon:g}",
+            "Delta": "" if self.delta is None else f"{self.delta:g}",
+            "Spent": f"{self.spent:.3g} of {self.budget:.3g}" if has_budget else "",
+            "Requests": self.requests,
+            "Releases": self.releases,
+            "Assumptions": ", ".join(self.assumptions),
+            "Residual state": ", ".join(self.residual_state),
+            "Tuning": self.tuning or "",
+            "Reference": self.reference,
+        }
+        return FactTable("Guarantee", {k: v for k, v in facts.items() if v})._repr_html_()
+
 
 class TrainingSize(NamedTuple):
-    """Size of a problem: number of training ids, ids in the smallest request, and tree levels."""
+    """Size of a problem: number of training ids, ids in the smallest request, and tree levels.
+
+    Examples
+    --------
+    >>> from letheon.guarantee import TrainingSize
+    >>> TrainingSize(n_people=1000, n_together=10)
+    TrainingSize(n_people=1000, n_together=10, max_depth=None)
+    """
 
     n_people: int
     n_together: int
@@ -122,7 +160,14 @@ class TrainingSize(NamedTuple):
 
 
 class SearchRanges(NamedTuple):
-    """Parameter values to try; those of efficiency parameters are ordered from slow to fast."""
+    """Parameter values to try; those of efficiency parameters are ordered from slow to fast.
+
+    Examples
+    --------
+    >>> from letheon.guarantee import SearchRanges
+    >>> SearchRanges(efficiency={"n_shards": (2, 4, 8)}).efficiency["n_shards"]
+    (2, 4, 8)
+    """
 
     efficiency: Mapping[str, tuple[Any, ...]] = {}
     certifiability: Mapping[str, tuple[Any, ...]] = {}
@@ -181,6 +226,12 @@ class MethodFacts:
         used ("bitwise"), or only on machines with the same kernels ("bitwise-same-kernel").
     search_ranges : callable, optional
         Function from a `TrainingSize` to the values of parameters that `letheon.select` tries.
+
+    Examples
+    --------
+    >>> from letheon import SISAClassifier
+    >>> SISAClassifier.facts.method, SISAClassifier.facts.exact, SISAClassifier.facts.certificate
+    ('sisa', True, 'exact')
     """
 
     method: str

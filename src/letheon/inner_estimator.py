@@ -5,8 +5,11 @@ is compared with a list of known classes and tested: clones fitted on different 
 states, and the output for a row must not depend on other rows.
 """
 
+import logging
 import random
+import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,8 +21,10 @@ import joblib
 import numpy as np
 import scipy.sparse as sp
 from sklearn import config_context, get_config
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
+from sklearn.pipeline import Pipeline
 from sklearn.utils import (
     Tags,
     assert_all_finite,
@@ -41,6 +46,8 @@ from letheon.exceptions import (
 )
 from letheon.parallel import one_thread
 from letheon.seeds import Purpose, library_seed
+
+_logger = logging.getLogger(__name__)
 
 # Rows of a trial fit: enough for most estimators, and few enough to be fast.
 _FEW_ROWS = 32
@@ -72,7 +79,7 @@ def clone_with_seed(estimator: Any, seed: int, purpose: Purpose, *parts: int) ->
     """Return an unfitted clone with derived seeds.
 
     Every `random_state` in the clone is derived from a keyed hash of the seed, the purpose, `parts`
-    and the parameter's path.
+    and the parameter's path. Estimators of XGBoost and LightGBM get repeatable settings.
 
     Raises
     ------
@@ -93,6 +100,7 @@ def clone_with_seed(estimator: Any, seed: int, purpose: Purpose, *parts: int) ->
                 f"exact method cannot wrap it. Use {type(part).__name__} without a wrapper, "
                 "because it can forget"
             )
+        state.fix_settings(part)
     SeedSlots(fresh).fill(seed, purpose, *parts)
     return fresh
 
@@ -172,6 +180,8 @@ def refuse_unencodable(estimator: Any, rows: Rows, seed: int, config: dict[str, 
     example because it has too few rows), `require_encodable` still checks the trained model.
     """
     state.ensure_supported(estimator)
+    for part in iter_estimators(estimator):
+        state.require_repeatable(part.estimator)
     if len(rows) <= _FEW_ROWS or _is_surely_encodable(estimator, rows):
         return
     few = rows.take(np.linspace(0, len(rows) - 1, _FEW_ROWS).astype(np.int64))
@@ -225,8 +235,11 @@ def versions_of(estimator: Any) -> dict[str, str]:
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
     versions = {}
     for package in sorted(packages - {"sklearn", "letheon"}):
-        with suppress(PackageNotFoundError):
+        try:
             versions[package] = version(package)
+        except PackageNotFoundError:  # a distribution with another name, such as xgboost-cpu
+            with suppress(AttributeError, KeyError):
+                versions[package] = str(sys.modules[package].__version__)
     return versions
 
 
@@ -266,12 +279,28 @@ _NOTE = "raised by the estimator inside"
 
 @contextmanager
 def inner_training(name: str) -> Iterator[None]:
-    """Add a note to errors of the inner estimator that names the wrapper `name`."""
+    """Add a note to errors of the inner estimator that names the wrapper `name`; log its time."""
+    start = time.perf_counter()
     try:
         yield
     except Exception as error:
         error.add_note(f"{_NOTE} {name}")
         raise
+    seconds = time.perf_counter() - start
+    _logger.debug("trained the estimator inside %s: %.3g s", name.partition(";")[0], seconds)
+
+
+@contextmanager
+def refuse_impossible_removals() -> Iterator[None]:
+    """Turn a ValueError into `EmptyModelError`: a fit on the remaining rows would fail."""
+    try:
+        yield
+    except LetheonError:
+        raise
+    except ValueError as error:
+        raise EmptyModelError(
+            f"fit on the remaining rows would fail, so nothing was changed: {error}"
+        ) from error
 
 
 @contextmanager
@@ -381,8 +410,8 @@ def fresh_copy(prototype: Any, seed: int) -> Any:
     return copy
 
 
-def refuse_learner(transformer: Any) -> None:
-    """Raise `CannotForgetError` if the transformer or a part of it is known to learn from rows."""
+def find_learner(transformer: Any) -> str:
+    """Return which part of a transformer of scikit-learn learns from rows; empty if none does."""
     for _, part, params in iter_estimators(transformer):
         if not type(part).__module__.startswith("sklearn."):
             continue
@@ -390,11 +419,17 @@ def refuse_learner(transformer: Any) -> None:
         setting, learning = _LEARNS_WITH.get(kind, ("", ()))
         value = params.get(setting)
         if kind not in _CAN_BE_INDEPENDENT.split():
-            raise _no_independence(transformer, f"the fit of {kind} depends on the rows")
+            return kind
         if isinstance(value, str | None) and value in learning:
-            raise _no_independence(
-                transformer, f"the fit of {kind}({setting}={value!r}) depends on the rows"
-            )
+            return f"{kind}({setting}={value!r})"
+    return ""
+
+
+def refuse_learner(transformer: Any) -> None:
+    """Raise `CannotForgetError` if the transformer or a part of it is known to learn from rows."""
+    learner = find_learner(transformer)
+    if learner:
+        raise _no_independence(transformer, f"the fit of {learner} depends on the rows")
 
 
 def _no_independence(transformer: Any, reason: str) -> CannotForgetError:
@@ -404,6 +439,29 @@ def _no_independence(transformer: Any, reason: str) -> CannotForgetError:
         f"rows. Use NaiveUnlearner({kind}(...)) as the step, or put the whole Pipeline inside "
         "SISAClassifier or NaiveUnlearner"
     )
+
+
+def explain_unforgettable(model: Any) -> CannotForgetError:
+    """Return the error for a model without `forget`; its text says what to do instead."""
+    kind = type(model).__name__
+    if not isinstance(model, BaseEstimator):
+        return CannotForgetError(f"{kind} cannot forget; expected a model of letheon")
+    name, reason = f"{kind}(...)", ""
+    if isinstance(model, Pipeline):
+        kind, name = "a plain Pipeline", "pipeline"
+        reason = ": its steps keep what they learned from the rows"
+    convert = f"Convert it before fitting, letheon.convert({name}), or "
+    if isinstance(model, GridSearchCV | RandomizedSearchCV):
+        reason = ": its parameters were chosen on the rows"
+        convert += "use letheon.ForgetSearchCV(estimator, param_grid) with an estimator of letheon"
+        return CannotForgetError(f"{kind} cannot forget{reason}. {convert}")
+    try:
+        state.ensure_supported(model)
+    except UnsupportedStateError as error:
+        return CannotForgetError(f"{kind} cannot forget: {error}")
+    shards = ["SISAClassifier"] * is_classifier(model) + ["SISARegressor"] * is_regressor(model)
+    wrapped = " or ".join(f"{wrapper}({name})" for wrapper in [*shards, "NaiveUnlearner"])
+    return CannotForgetError(f"{kind} cannot forget{reason}. {convert}wrap it, {wrapped}")
 
 
 def require_independence(fresh: Any, fitted: Any, X: Any, y: Any) -> None:

@@ -41,6 +41,13 @@ class Method:
     ------
     ValueError
         A certified method has no bound.
+
+    Examples
+    --------
+    >>> from letheon.methods import Method
+    >>> method = Method(name="mine", module="mine", classes="Mine Other", certificate="empirical")
+    >>> list(method.class_names)
+    ['Mine', 'Other']
     """
 
     name: str
@@ -69,6 +76,7 @@ METHODS: tuple[Method, ...] = (
     Method("naive", "letheon.naive", "NaiveUnlearner", "exact", is_candidate=False),
     Method("sisa", "letheon.sharded", "SISAClassifier SISARegressor", "exact"),
     Method("dare", "letheon.forest", "DaREForestClassifier DaREForestRegressor", "exact"),
+    Method("boosting", "letheon.boosting", "BoostingClassifier BoostingRegressor", "exact"),
     Method("fisher", "letheon.linear", "FisherClassifier", "certified", "fisher"),
     Method(
         "influence",
@@ -151,11 +159,45 @@ METHODS: tuple[Method, ...] = (
 
 
 def find_method(name: str) -> Method | None:
-    """Return the registered method with this name, or None."""
+    """Return the registered method with this name, or None.
+
+    Parameters
+    ----------
+    name : str
+        Short name of a method.
+
+    Returns
+    -------
+    Method or None
+
+    Examples
+    --------
+    >>> from letheon.methods import find_method
+    >>> find_method("sisa").classes
+    'SISAClassifier SISARegressor'
+    >>> find_method("unknown") is None
+    True
+    """
     return next((method for method in METHODS if method.name == name), None)
 
 
 def class_paths(*, exported_only: bool = False) -> dict[str, str]:
-    """Return a dict from the class name of every registered estimator to its public module."""
+    """Return a dict from the class name of every registered estimator to its public module.
+
+    Parameters
+    ----------
+    exported_only : bool, default=False
+        Whether to leave out classes that are only available from their own module.
+
+    Returns
+    -------
+    dict of str to str
+
+    Examples
+    --------
+    >>> from letheon.methods import class_paths
+    >>> class_paths()["SISAClassifier"]
+    'letheon.sharded'
+    """
     methods = [method for method in METHODS if method.is_exported or not exported_only]
     return {name: method.module for method in methods for name in method.class_names}

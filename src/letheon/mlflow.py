@@ -187,7 +187,7 @@ def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) 
     Parameters
     ----------
     run_id : str
-        The run.
+        The run of a version with a certificate; the registration of a model has none.
     key : str
         First public key of the ledger in hexadecimal digits, from a source other than MLflow.
     client : MlflowClient, optional
@@ -204,7 +204,11 @@ def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) 
         folder = Path(client.download_artifacts(run_id, _FOLDER, place))
         paths = [path for path in folder.rglob("*") if path.is_file()]
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-    require(_CERTIFICATE in files, "the run has no certificate")
+    require(
+        _CERTIFICATE in files,
+        f"run {run_id} has no certificate; only versions that a removal made have one "
+        "(LoggedVersion.certificate is not None)",
+    )
     statements = [files[name] for name in sorted(files) if name.startswith(f"{_STATEMENTS}/")]
     trust = Trust.from_pinned(key, statements)
     opened = open_envelope(files[_CERTIFICATE], trust)

@@ -14,6 +14,7 @@ from letheon.data import (
     Rows,
     hold_table,
     hold_target,
+    list_orders,
     present_table,
     row_ids,
     table_length,
@@ -32,6 +33,7 @@ from letheon.inner_estimator import (
     translate_fit_errors,
     versions_of,
 )
+from letheon.predictor import EstimatorPredictor, Predictor
 from letheon.seeds import Purpose, library_seed, seed_from
 
 
@@ -262,6 +264,9 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
         )
 
+    def _make_predictor(self, claim: Guarantee) -> Predictor:
+        return EstimatorPredictor.of(self.estimator_, claim)
+
     def _locate_rows(self, ids: Ids) -> Removal:
         return locate_in(self.rows_, ids)
 
@@ -271,7 +276,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             return _RetrainedModel(rows, self._train_estimator(rows, self.seed_, self.config_))
 
     def _prepare_learn(self, X: Any, y: Any, ids: Any) -> _RetrainedModel:
-        rows = self.rows_.concat(self._collect_rows(X, y, ids))
+        rows = self.rows_.concat(self._collect_rows(X, y, ids), list_orders(X))
         return _RetrainedModel(rows, self._train_estimator(rows, self.seed_, self.config_))
 
     def _commit(self, plan: _RetrainedModel) -> Outcome:

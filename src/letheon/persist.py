@@ -1,5 +1,6 @@
 """Save and load models as files of `letheon.state`, without pickle."""
 
+import logging
 import os
 import warnings
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from letheon.exceptions import (
     EnvironmentWarning,
     UntrustedClassError,
 )
+from letheon.predictor import Predictor
 from letheon.state import (
     Contents,
     Instance,
@@ -29,6 +31,8 @@ from letheon.state import (
 __all__ = ["FileInfo", "inspect", "load", "save"]
 
 KIND = "model"
+_logger = logging.getLogger(__name__)
+_PREDICTOR = "predictor"
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,19 @@ class FileInfo:
         Empty if the file does not contain them.
     needs_trust : str
         Why `load` needs `trusted`, and what to trust; empty if `load` does not need it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import letheon
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> model = letheon.NaiveUnlearner(GaussianNB(), random_state=0).fit([[0.0], [1.0]], [0, 1])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     letheon.save(model, Path(folder, "model.letheon"))
+    ...     info = letheon.persist.inspect(Path(folder, "model.letheon"))
+    >>> info.needs_trust
+    ''
     """
 
     format: str
@@ -90,7 +107,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
 
     Parameters
     ----------
-    model : estimator of letheon, or any object with `forget` and `digest`
+    model : estimator of letheon, predictor, or any object with `forget` and `digest`
         The model.
     path : str or path-like
         The file; an existing file is replaced.
@@ -105,7 +122,23 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
         If a value in the model has no canonical bytes.
     OSError
         If the file cannot be written; an existing file is not changed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import letheon
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> model = letheon.NaiveUnlearner(GaussianNB(), random_state=0).fit([[0.0], [1.0]], [0, 1])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     letheon.save(model, Path(folder, "model.letheon"))
+    ...     copy = letheon.load(Path(folder, "model.letheon"))
+    >>> copy.digest() == model.digest()
+    True
     """
+    if isinstance(model, Predictor):
+        write_file(path, model, kind=_PREDICTOR)
+        return
     if isinstance(model, type) or not _can_forget(model):
         raise CannotForgetError(
             f"save takes a letheon estimator, not {type(model).__qualname__}; wrap it: "
@@ -118,6 +151,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
         )
     with lock_model(model):
         write_file(path, model, kind=KIND)
+    _logger.info("saved a %s", type(model).__qualname__)
 
 
 def _can_forget(model: Any) -> bool:
@@ -133,7 +167,7 @@ def _is_fitted(model: Any) -> bool:
 def load(
     path: str | os.PathLike[str] | BinaryIO, *, trusted: Any = (), max_memory: int | None = None
 ) -> Any:
-    """Load a model that `save` wrote.
+    """Load a model or predictor that `save` wrote.
 
     Parameters
     ----------
@@ -172,16 +206,29 @@ def load(
     -----
     EnvironmentWarning
         If library versions differ: a retrained part may differ from the rest in the last bits.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import letheon
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> model = letheon.NaiveUnlearner(GaussianNB(), random_state=0).fit([[0.0], [1.0]], [0, 1])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     letheon.save(model, Path(folder, "model.letheon"))
+    ...     copy = letheon.load(Path(folder, "model.letheon"))
+    >>> copy.predict([[0.9]]).tolist()
+    [1]
     """
     _require_collection(trusted)
     contents = read_contents(path, max_memory=max_memory)
-    if contents.kind != KIND:
+    if contents.kind not in (KIND, _PREDICTOR):
         raise CorruptFileError(
-            f"{contents.name} is a file of kind {contents.kind!r}; expected a model"
+            f"{contents.name} is a file of kind {contents.kind!r}; expected a model or a predictor"
         )
     model = contents.build(trusted)
     try:
-        can_forget = _can_forget(model)
+        can_forget = _can_forget(model) or isinstance(model, Predictor)
     except Exception as error:  # properties may fail on values of the file
         raise CorruptFileError(f"{contents.name} is not a valid model file: {error!r}") from error
     if not can_forget:
@@ -190,6 +237,7 @@ def load(
             "no methods forget and digest"
         )
     _warn_version_mismatch(contents)
+    _logger.info("loaded a %s", type(model).__qualname__)
     return model
 
 
@@ -231,6 +279,19 @@ def inspect(path: str | os.PathLike[str], *, max_memory: int | None = None) -> F
     Returns
     -------
     FileInfo
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import letheon
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> model = letheon.NaiveUnlearner(GaussianNB(), random_state=0).fit([[0.0], [1.0]], [0, 1])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     letheon.save(model, Path(folder, "model.letheon"))
+    ...     info = letheon.persist.inspect(Path(folder, "model.letheon"))
+    >>> info.class_name
+    'letheon.naive.NaiveUnlearner'
     """
     contents = read_contents(path, max_memory=max_memory)
     names = names_of(contents.tree)

@@ -5,7 +5,14 @@ from enum import StrEnum, unique
 
 @unique
 class Purpose(StrEnum):
-    """Purpose of a random decision. Each use has its own purpose, and so its own numbers."""
+    """Purpose of a random decision. Each use has its own purpose, and so its own numbers.
+
+    Examples
+    --------
+    >>> from letheon.seeds import Purpose, keyed_hash
+    >>> keyed_hash(0, Purpose.SHARD, "anna") == keyed_hash(0, Purpose.ID_INDEX, "anna")
+    False
+    """
 
     SHARD = "shard"
     """The shard of an id's rows."""
@@ -25,8 +32,14 @@ class Purpose(StrEnum):
     """The key with which one tree of a forest draws its ids."""
     COLUMN = "column"
     """The key of a column of a forest in a pipeline, from its name."""
+    CATEGORY = "category"
+    """The value of a category in a model of trees, from its column and text."""
+    CLASS_WEIGHT = "class-weight"
+    """The rounding of the balanced weight of a class."""
     ROW_OWNER = "row-owner"
     """The id of a row, to which the key of a tree is applied."""
+    BOOSTING = "boosting"
+    """The key of all draws of a boosted model."""
     BATCH = "batch"
     """The key of a row, which decides its mini-batch."""
     BATCH_EPOCH = "batch-epoch"

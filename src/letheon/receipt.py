@@ -1,7 +1,6 @@
 """The receipt of one `forget`."""
 
 from dataclasses import asdict, dataclass, field
-from html import escape
 from typing import Any
 
 from letheon.guarantee import Guarantee
@@ -22,17 +21,28 @@ class Receipt:
     guarantee : Guarantee
         Guarantee of the model after the removal.
     seconds : float
-        Wall-clock time of the call, without digests.
+        Wall-clock time of the call, without digests and without work that is done later, as with
+        ``rebuild="lazy"``.
     work : float
-        Cost of the removal, as a share of the cost of naive retraining on the remaining rows.
+        Cost of the removal, also of what is done later, as a share of the cost of naive retraining
+        on the remaining rows.
     rebuilt : dict of str to int
-        Number of retrained parts, by kind; the kinds depend on the method.
+        Number of parts retrained, now or later, by kind; the kinds depend on the method.
     estimates : dict of str to float
         Estimates of the method about the result, by name; not part of the guarantee.
     digest_before, digest_after : str or None
         SHA-256 of the canonical state; only with ``forget(ids, digest=True)``. Digests are
         confidential: with the remaining rows and an old digest, an attacker can test guesses of a
         forgotten row.
+
+    Examples
+    --------
+    >>> from letheon import NaiveUnlearner
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> model = NaiveUnlearner(GaussianNB()).fit([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1])
+    >>> receipt = model.forget([0])
+    >>> receipt.method, receipt.n_ids, receipt.n_rows, receipt.guarantee.kind
+    ('naive', 1, 1, 'exact')
     """
 
     method: str
@@ -62,35 +72,55 @@ class Receipt:
         return counts | {"guarantee": shown}
 
     def __str__(self) -> str:
-        """Return method, counts, time, work and kind of guarantee in one line."""
-        rebuilt = self._format_rebuilt()
+        """Return method, counts, time of the call, work and kind of guarantee in one line."""
         return (
-            f"{self.method}: forgot {self._format_counts()} in {self.seconds:.3f} s, "
-            f"{self.work:.1%} of a retrain"
-            + (f"; rebuilt {rebuilt}" if rebuilt else "")
-            + f"; {self.guarantee.kind}"
+            f"{self.method}: forgot {self._format_counts()}; call {format_seconds(self.seconds)}, "
+            f"work {self._format_work()}; {self.guarantee.kind}"
         )
 
     def _repr_html_(self) -> str:
         """Return an HTML table for notebooks."""
+        from letheon.terminal import FactTable
+
         cells = {
             "Method": self.method,
             "Forgotten": self._format_counts(),
-            "Time": f"{self.seconds:.3f} s, {self.work:.1%} of a retrain",
-            "Rebuilt": self._format_rebuilt() or "nothing",
+            "Time of the call": format_seconds(self.seconds),
+            "Work, now or later": self._format_work(),
             "Guarantee": str(self.guarantee),
         }
-        rows = "".join(
-            f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in cells.items()
-        )
-        return f"<table><caption>Receipt</caption><tbody>{rows}</tbody></table>"
+        return FactTable("Receipt", cells)._repr_html_()
 
     def _format_counts(self) -> str:
         people = "1 person" if self.n_ids == 1 else f"{self.n_ids} people"
         return f"{people}, {_format_count(self.n_rows, 'rows')}"
 
-    def _format_rebuilt(self) -> str:
-        return ", ".join(_format_count(number, name) for name, number in self.rebuilt.items())
+    def _format_work(self) -> str:
+        parts = ", ".join(_format_count(number, name) for name, number in self.rebuilt.items())
+        return f"{self.work:.1%} of a retrain" + (f" ({parts})" if parts else "")
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time with three digits, in milliseconds if it is less than a second.
+
+    Parameters
+    ----------
+    seconds : float
+        The time.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from letheon.receipt import format_seconds
+    >>> format_seconds(0.0123), format_seconds(12.3), format_seconds(3600)
+    ('12.3 ms', '12.3 s', '3,600 s')
+    """
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
 def _format_count(number: int, noun: str) -> str:

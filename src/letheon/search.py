@@ -17,7 +17,15 @@ from sklearn.model_selection import ParameterGrid
 from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model, require_fitted
+from letheon.base import (
+    ForgetMixin,
+    Outcome,
+    Removal,
+    join_samples,
+    locate_in,
+    lock_model,
+    require_fitted,
+)
 from letheon.data import (
     Frame,
     Ids,
@@ -25,11 +33,12 @@ from letheon.data import (
     as_ids,
     as_table,
     hold_target,
+    list_orders,
     row_ids,
     table_length,
     to_native,
 )
-from letheon.delta import Block, RowSource, refuse_impossible_removals
+from letheon.delta import Block, RowSource, take_block
 from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee
 from letheon.inner_estimator import (
@@ -38,14 +47,17 @@ from letheon.inner_estimator import (
     fresh_copy,
     inherit_tags,
     inner_training,
+    refuse_impossible_removals,
     remember_features,
     require_features,
     versions_of,
 )
+from letheon.predictor import EstimatorPredictor, Predictor
 from letheon.seeds import Purpose, library_seed, seed_from
-from letheon.steps import InnerFacts, join_blocks
-from letheon.sums import draw_sample, sample_border
-from letheon.validation import Rules, Whole, validate_parameters
+from letheon.steps import InnerFacts, join_blocks, learn_block
+from letheon.sums import FOLDS, SAMPLE_SIZE, draw_sample, sample_border
+from letheon.terminal import progress_bar
+from letheon.validation import Rules, validate_parameters
 
 TUNING = "inside"
 
@@ -62,6 +74,13 @@ class SearchScores:
         Number of the best candidate; the first one among equals.
     n_sampled : int
         Number of people in the sample.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.search import SearchScores
+    >>> SearchScores(np.array([[0.8, 0.9], [0.7, 0.6]]), best=0, n_sampled=50).best
+    0
     """
 
     scores: NDArray[np.float64]
@@ -122,6 +141,8 @@ class ForgetSearchCV(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         Measure to maximise; by default `score` of the estimator.
     random_state : int, RandomState, Generator or None, default=None
         Seed of the sample and of the folds.
+    verbose : bool or int, default=0
+        Whether to show a progress bar on standard error while candidates are compared.
 
     Attributes
     ----------
@@ -168,7 +189,9 @@ class ForgetSearchCV(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         batches=True,
     )
 
-    _parameter_rules: ClassVar[Rules] = {"n_people": Whole(1), "cv": Whole(2)}
+    _parameter_rules: ClassVar[Rules] = {"n_people": SAMPLE_SIZE, "cv": FOLDS}
+    # Models of earlier versions do not have it.
+    _later_parameters: ClassVar[dict[str, Any]] = {"verbose": 0}
 
     rows_: SlotRows
     model_: Any
@@ -185,6 +208,7 @@ class ForgetSearchCV(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         cv: int = 5,
         scoring: Any = None,
         random_state: Any = None,
+        verbose: int = 0,
     ) -> None:
         self.estimator = estimator
         self.param_grid = param_grid
@@ -192,6 +216,7 @@ class ForgetSearchCV(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         self.cv = cv
         self.scoring = scoring
         self.random_state = random_state
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, *, ids: Any = None) -> Self:
         """Search on the sample, then fit the best candidate on all rows.
@@ -270,6 +295,21 @@ class ForgetSearchCV(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return self.model_.decision_function(X)
 
+    @available_from(_inner)
+    def settle(self) -> Any:
+        """Let the best model finish the work that it postponed."""
+        check_is_fitted(self)
+        return self.model_.settle()
+
+    @available_from(_inner)
+    def publish(self, *args: Any, **options: Any) -> Any:
+        """Publish the best model; see its `publish`."""
+        check_is_fitted(self)
+        return self.model_.publish(*args, **options)
+
+    def _make_predictor(self, claim: Guarantee) -> Predictor:
+        return EstimatorPredictor.of(self.model_, claim)
+
     def score(self, X: Any, y: Any) -> float:
         """Return the score of the best model, by `scoring`."""
         check_is_fitted(self)
@@ -292,6 +332,12 @@ class ForgetSearchCV(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """Mean score of the chosen parameters over the folds."""
         check_is_fitted(self)
         return float(self.search_.scores[self.search_.best].mean())
+
+    @property
+    def account_(self) -> Any:
+        """Privacy account of the best model."""
+        check_is_fitted(self)
+        return self.model_.account_
 
     @property
     def classes_(self) -> Any:
@@ -335,6 +381,9 @@ class ForgetSearchCV(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         key = self.seed_ if seed is None else seed
         return draw_sample(ids, key, Purpose.SEARCH_SAMPLE, self.n_people, n_total)
 
+    def _find_sampled(self, ids: Ids) -> NDArray[np.bool_] | None:
+        return join_samples(self._draw(ids, self.rows_.n_people), self.model_._find_sampled(ids))
+
     def _run_search(self, source: RowSource, seed: int, config: dict[str, Any]) -> SearchScores:
         """Return the scores of all candidates on the sample."""
         sample = self._take_sample(source, seed)
@@ -346,13 +395,15 @@ class ForgetSearchCV(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
                 f"the sample of {len(sample.ids.distinct())} people cannot be split into {self.cv} "
                 "folds; expected at least two people. Increase n_people"
             )
-        scores = np.array(
-            [
-                [self._score_candidate(k, sample, is_test, seed, config) for is_test in splits]
-                for k in range(len(self._candidates()))
-            ]
-        )
-        return SearchScores(scores, int(scores.mean(axis=1).argmax()), len(sample.ids.distinct()))
+        n_candidates, n_folds = len(self._candidates()), len(splits)
+        scores = np.empty((n_candidates, n_folds))
+        title = f"{n_candidates} candidates, {n_folds} folds"
+        with progress_bar(title, scores.size, is_shown=bool(self.verbose)) as note:
+            for k, fold in np.ndindex(scores.shape):
+                scores[k, fold] = self._score_candidate(k, sample, splits[fold], seed, config)
+                note()
+        means = np.nan_to_num(scores.mean(axis=1), nan=-np.inf)  # argmax prefers NaN
+        return SearchScores(scores, int(means.argmax()), len(sample.ids.distinct()))
 
     def _take_sample(self, source: RowSource, seed: int) -> Block:
         n_total, parts = source.n_people, []
@@ -425,8 +476,8 @@ class ForgetSearchCV(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _prepare_learn(self, X: Any, y: Any, ids: Any) -> _SearchChange:
         require_features(self, X)
         new, rows = self._collect_rows(X, y, ids), self.rows_
-        joined = rows.join(new.X, new.y, new.ids)
-        added = Block(new.X, new.y, new.ids)
+        joined = rows.join(new.X, new.y, new.ids, orders=list_orders(X))
+        added = take_block(joined, slice(len(rows), None))  # in the dtypes of the rows
         source, search = RowSource(rows, added=added), None
         if self._needs_search(new.ids, rows.n_people, source.n_people):
             search = self._run_search(source, self.seed_, self.config_)
@@ -434,7 +485,7 @@ class ForgetSearchCV(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
                 model = self._fit_best(search, source, self.seed_, self.config_)
                 return _SearchChange(search, None, model, None, joined, 1.0)
         # The last thing that can fail. It is atomic, and the commit follows at once.
-        self.model_.learn(X, y, ids=ids)
+        learn_block(self.model_, added)
         return _SearchChange(search, None, None, None, joined, self._search_share(search, source))
 
     def _commit(self, change: _SearchChange) -> Outcome:

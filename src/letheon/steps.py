@@ -1,12 +1,12 @@
-"""Steps of a pipeline: steps that learn nothing, steps that pass changes on, and chains of them.
+"""Steps of a pipeline: steps that learn nothing, and steps that pass changes on.
 
-A step that passes changes on implements the protocol of `letheon.delta.StableTransformer`. A chain
-of such steps is a step again, so pipelines and column transformers can contain each other.
+A step that passes changes on implements the protocol of `letheon.delta.StableTransformer`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,13 +21,10 @@ from letheon.delta import (
     Block,
     Delta,
     DeltaMixin,
-    ReplacedRows,
     RowSource,
     StepPlan,
     Table,
-    View,
     ask_names,
-    prepare_step,
 )
 from letheon.guarantee import KINDS, Kind, MethodFacts
 from letheon.inner_estimator import (
@@ -37,12 +34,8 @@ from letheon.inner_estimator import (
     require_independence,
     transform_alone,
 )
-from letheon.parallel import one_thread
+from letheon.parallel import ROWS_TOGETHER, one_thread
 from letheon.seeds import Purpose, library_seed, seed_from
-
-# Rows that are transformed together; a multiple of the widths of common matrix kernels, so that
-# all rows pass through the same instructions.
-ROWS_TOGETHER = 336
 
 
 class DataIndependent(TransformerMixin, BaseEstimator):
@@ -68,6 +61,15 @@ class DataIndependent(TransformerMixin, BaseEstimator):
     ------
     CannotForgetError
         From `fit`: the transformer learns from rows, or mixes them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.preprocessing import FunctionTransformer
+    >>> from letheon.compose import DataIndependent
+    >>> step = DataIndependent(FunctionTransformer(np.abs)).fit(np.array([[-1.0], [2.0]]))
+    >>> step.transform(np.array([[-3.0]]))
+    array([[3.]])
     """
 
     def __init__(self, transformer: Any) -> None:
@@ -109,11 +111,29 @@ def passes_through(step: Any) -> bool:
 
 
 def is_data_independent(step: Any) -> bool:
-    """Return whether a step learns nothing from data, according to its class or its tags."""
+    """Return whether a step learns nothing from data, according to its class or its tags.
+
+    Parameters
+    ----------
+    step : transformer or str
+        A step of a pipeline; "passthrough" is one, too.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from sklearn.preprocessing import Normalizer, StandardScaler
+    >>> from letheon.compose import is_data_independent
+    >>> is_data_independent(Normalizer()), is_data_independent(StandardScaler())
+    (True, False)
+    """
     if passes_through(step) or isinstance(step, DataIndependent):
         return True
-    learns = isinstance(step, ForgetMixin | FunctionTransformer) or get_tags(step).requires_fit
-    return not learns
+    if isinstance(step, ForgetMixin | FunctionTransformer) or not hasattr(step, "transform"):
+        return False
+    return not get_tags(step).requires_fit
 
 
 def passes_deltas(step: Any) -> bool:
@@ -142,7 +162,26 @@ def clone_with_seeds(step: Any) -> Any:
 
 
 def clone_unfitted(step: Any) -> Any:
-    """Return an unfitted clone with the seeds of the fitted step."""
+    """Return an unfitted clone with the seeds of the fitted step.
+
+    Parameters
+    ----------
+    step : estimator
+        A fitted step.
+
+    Returns
+    -------
+    estimator
+        An estimator with the same parameters.
+
+    Examples
+    --------
+    >>> from letheon.compose import clone_unfitted
+    >>> from letheon.preprocessing import StandardScaler
+    >>> step = StandardScaler(random_state=3).fit([[0.0], [1.0]])
+    >>> clone_unfitted(step)
+    StandardScaler(random_state=3)
+    """
     if hasattr(step, "_clone_unfitted"):
         return step._clone_unfitted()
     fresh = clone_step(step)
@@ -215,6 +254,9 @@ class FixedStep:
     def _transform_training(self, published: Any, block: Block) -> Table:
         return self._transform_with(published, block.X)
 
+    def _prepare_leaving(self, row: Block) -> StepPlan | None:  # noqa: ARG002
+        return StepPlan(published=self.transformer)
+
     def _prepare_delta(self, delta: Delta) -> StepPlan:
         old = new = self.transformer
         if passes_through(old) or not (delta.columns or delta.layout is not None):
@@ -231,8 +273,8 @@ class FixedStep:
         if plan.published is not self.transformer:
             vars(self.transformer).update(vars(plan.published))
 
-    def _name_outputs(self, published: Any, names: list[str]) -> list[str] | None:  # noqa: ARG002
-        return names if passes_through(self.transformer) else ask_names(self.transformer, names)
+    def _name_outputs(self, published: Any, names: list[str]) -> list[str] | None:
+        return names if passes_through(published) else ask_names(published, names)
 
 
 def as_delta_step(step: Any) -> Any:
@@ -276,106 +318,6 @@ def count_columns(source: RowSource) -> int:
     return int(shape[1]) if len(shape) == 2 else 1
 
 
-def pass_on(step: Any, plan: StepPlan, delta: Delta) -> Delta:
-    """Return the change of the output of a step, which is the input of the next one."""
-    old, new = step.published_, plan.published
-    old_view: View = lambda block: step._transform_training(old, block)  # noqa: E731
-    new_view: View = lambda block: step._transform_training(new, block)  # noqa: E731
-    before, source = delta.before.through(old_view), delta.source.through(new_view)
-    parts = [plan.rows, None if delta.replaced is None else delta.replaced.ranks]
-    ranks = [part for part in parts if part is not None and len(part)]
-    replaced = None
-    if ranks:
-        changed = np.unique(np.concatenate(ranks))
-        replaced = ReplacedRows(changed, before.take(changed), source.take(changed))
-    return Delta(
-        removed=None if delta.removed is None else delta.removed.through(old_view),
-        added=None if delta.added is None else delta.added.through(new_view),
-        replaced=replaced,
-        columns=plan.columns,
-        layout=plan.layout,
-        before=before,
-        source=source,
-    )
-
-
-class ChainPlan(NamedTuple):
-    """Plans of the steps of a chain, in order, and the change of the output of the last one."""
-
-    plans: tuple[StepPlan, ...]
-    output: Delta
-
-    @property
-    def published(self) -> tuple[Any, ...]:
-        """Published values of all steps after the commit."""
-        return tuple(plan.published for plan in self.plans)
-
-    @property
-    def work(self) -> float:
-        """The largest share of a fresh fit that a step repeats."""
-        return max((plan.work for plan in self.plans), default=0.0)
-
-    @property
-    def rebuilt(self) -> dict[str, int]:
-        """Numbers of rebuilt parts of all steps."""
-        return sum_counts([plan.rebuilt for plan in self.plans])
-
-
-def sum_counts(counts: Sequence[Any]) -> dict[str, int]:
-    """Return the sums of several mappings of names to numbers."""
-    total: dict[str, int] = {}
-    for part in counts:
-        for name, number in part.items():
-            total[name] = total.get(name, 0) + number
-    return total
-
-
-def fit_chain(steps: Sequence[Any], source: RowSource) -> RowSource:
-    """Fit steps in order; return the source of the rows behind the last one."""
-    for step in steps:
-        step._fit_source(source)
-        source = source.through(_view_of(step))
-    return source
-
-
-def _view_of(step: Any) -> Any:
-    published = step.published_
-    return lambda block: step._transform_training(published, block)
-
-
-def name_outputs(
-    steps: Sequence[Any], published: Sequence[Any], names: list[str] | None
-) -> list[str] | None:
-    """Return the names of the columns that a chain with these published values returns, or None."""
-    for step, values in zip(steps, published, strict=True):
-        if names is None:
-            return None
-        if hasattr(step, "_name_outputs"):
-            names = step._name_outputs(values, names)
-            continue
-        preview = object.__new__(type(step))
-        vars(preview).update(vars(step) | {"published_": values, "n_features_in_": len(names)})
-        vars(preview).pop("feature_names_in_", None)
-        names = ask_names(preview, names)
-    return names
-
-
-def prepare_chain(steps: Sequence[Any], delta: Delta) -> ChainPlan:
-    """Return what a change does in every step of a chain. Changes nothing."""
-    plans = []
-    for step in steps:
-        plan = prepare_step(step, delta)
-        plans.append(plan)
-        delta = pass_on(step, plan, delta)
-    return ChainPlan(tuple(plans), delta)
-
-
-def apply_chain(steps: Sequence[Any], plans: Sequence[StepPlan]) -> None:
-    """Apply the plans of a chain. Cannot fail."""
-    for step, plan in zip(steps, plans, strict=True):
-        step._apply_plan(plan)
-
-
 @dataclass(frozen=True)
 class FittedSteps:
     """The fitted steps, and the raw rows if a step before the last one learns from data.
@@ -390,6 +332,13 @@ class FittedSteps:
 
     steps: tuple[tuple[str, Any], ...]
     rows: SlotRows | Rows | None
+    # Whether a commit is changing the steps, so that some are old and some are new.
+    is_changing: ClassVar[bool] = False
+
+    @property
+    def is_in_slots(self) -> bool:
+        """Whether all steps pass changes on, so that they transform stored tables."""
+        return isinstance(self.rows, SlotRows)
 
     @property
     def model(self) -> Any:
@@ -403,7 +352,7 @@ class FittedSteps:
 
     def transform(self, X: Any) -> Any:
         """Return X, transformed by every step except the last."""
-        if isinstance(self.rows, SlotRows):
+        if self.is_in_slots:
             table = as_table(X, copy=False)
             for step in self.early:
                 table = step._transform_with(step.published_, table)
@@ -416,6 +365,24 @@ class FittedSteps:
         """Destroy the files of all steps; return a warning for each file that remains."""
         forgetting = [step for _, step in self.steps if isinstance(step, ForgetMixin)]
         return [message for step in forgetting for message in step._destroy_files()]
+
+
+class ChangingSteps(FittedSteps):
+    """The fitted steps during a commit."""
+
+    is_changing: ClassVar[bool] = True
+
+
+@contextmanager
+def changing_steps(pipeline: Any) -> Iterator[None]:
+    """Mark the steps of a pipeline as changing until it gets new ones; undo it after an error."""
+    fitted: FittedSteps = pipeline.fitted_
+    pipeline.fitted_ = ChangingSteps(fitted.steps, fitted.rows)
+    try:
+        yield
+    except BaseException:
+        pipeline.fitted_ = fitted
+        raise
 
 
 class InnerFacts:
@@ -498,54 +465,6 @@ class NamedStepsMixin:
         return self
 
 
-class ChainStepMixin:
-    """Mixin for an estimator that is a chain of steps, and itself a step that passes changes on."""
-
-    def _inner_steps(self) -> list[Any]:
-        """Return the fitted steps, with the methods of `StableTransformer`."""
-        raise NotImplementedError(f"{type(self).__name__} must return its steps")
-
-    @property
-    def published_(self) -> tuple[Any, ...]:
-        """Published values of all steps."""
-        return tuple(step.published_ for step in self._inner_steps())
-
-    def _transform_with(self, published: Any, X: Table) -> Table:
-        for step, values in zip(self._inner_steps(), published, strict=True):
-            X = step._transform_with(values, X)
-        return X
-
-    def _transform_training(self, published: Any, block: Block) -> Table:
-        for step, values in zip(self._inner_steps(), published, strict=True):
-            block = block.with_table(step._transform_training(values, block))
-        return block.X
-
-    def _name_outputs(self, published: Any, names: list[str]) -> list[str] | None:
-        return name_outputs(self._inner_steps(), published, names)
-
-    def _prepare_delta(self, delta: Delta) -> StepPlan:
-        steps = self._inner_steps()
-        chain, old = prepare_chain(steps, delta), self.published_
-        output = chain.output
-        return StepPlan(
-            published=keep_if_same(old, chain.published),
-            apply=lambda: apply_chain(steps, chain.plans),
-            columns=output.columns,
-            layout=output.layout,
-            rows=None if output.replaced is None else output.replaced.ranks,
-            work=chain.work,
-            rebuilt=chain.rebuilt,
-        )
-
-    def _apply_plan(self, plan: StepPlan) -> None:
-        plan.apply()
-
-
-def keep_if_same(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return `old` if all of its elements are the same objects in `new`."""
-    return old if all(a is b for a, b in zip(old, new, strict=True)) else new
-
-
 def takes_deltas(model: Any) -> bool:
     """Return whether a last step takes changes, instead of rows that leave or a new fit."""
     return isinstance(model, DeltaMixin) or bool(getattr(model, "passes_deltas", False))
@@ -580,6 +499,12 @@ def fit_model(model: Any, source: RowSource, names: list[str] | None) -> None:
         model._fit_named(to_native(rows.X), rows.y, rows.ids.to_array(), names)
         return
     model.fit(to_native(rows.X), rows.y, ids=rows.ids.to_array())
+
+
+def learn_block(model: Any, block: Block) -> None:
+    """Add rows to a fitted model."""
+    table = to_native(block.X, all_categories=True)  # in the order of the rows of the caller
+    model.learn(table, block.y, ids=block.ids.to_array())
 
 
 def _fit_step(step: Any, X: Any, rows: Rows) -> None:

@@ -10,9 +10,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import narwhals.stable.v2 as nw
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils.multiclass import type_of_target
 
+from letheon.base import ForgetMixin
+from letheon.boosting import BoostingClassifier, BoostingRegressor
 from letheon.compose import ForgetPipeline
+from letheon.exceptions import CannotForgetError
 from letheon.forest import DaREForestClassifier, DaREForestRegressor
 from letheon.guarantee import Task
 from letheon.linear import InfluenceClassifier, InfluenceRegressor
@@ -27,24 +29,25 @@ from letheon.sums import Ridge, RidgeClassifier
 __all__ = [
     "ColumnTreatment",
     "TableMethod",
-    "infer_task",
     "list_treatments",
     "make_model",
     "make_table_pipeline",
     "needs_pipeline",
 ]
 
-TableMethod = Literal["dare", "influence", "ridge"]
+TableMethod = Literal["dare", "boosting", "influence", "ridge"]
 # The classes of each method, for classification and for regression.
 _MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "dare": (DaREForestClassifier, DaREForestRegressor),
+    "boosting": (BoostingClassifier, BoostingRegressor),
     "influence": (InfluenceClassifier, InfluenceRegressor),
     "ridge": (RidgeClassifier, Ridge),
 }
+# Models that take categories and missing values themselves, and are fitted again if the number of
+# columns changes. A forest takes them too, but keeps its trees when an encoder drops a column.
+_TAKES_TABLES = (BoostingClassifier, BoostingRegressor)
 # Categories with fewer rows share one column.
 _LEAST_ROWS = 10
-# Floats without fractions are class labels if there are few distinct values.
-_MOST_CLASSES = 20
 
 
 class ColumnTreatment(NamedTuple):
@@ -54,21 +57,14 @@ class ColumnTreatment(NamedTuple):
     steps: str
 
 
-def infer_task(y: Any) -> Task:
-    """Return the task for a target: regression for fractions and for many different floats."""
-    target = np.asarray(y)
-    is_number = target.dtype.kind == "f" and len(np.unique(target)) > _MOST_CLASSES
-    is_number = is_number or type_of_target(target).startswith("continuous")
-    return "regression" if is_number else "classification"
-
-
 def make_model(method: TableMethod, task: Task) -> Any:
     """Return an unfitted model.
 
     Parameters
     ----------
-    method : {"dare", "influence", "ridge"}
-        A random forest (exact), a linear model with certified removal, or ridge regression (exact).
+    method : {"dare", "boosting", "influence", "ridge"}
+        A random forest (exact), gradient boosting (exact), a linear model with certified removal,
+        or ridge regression (exact).
     task : {"classification", "regression"}
         What to predict.
 
@@ -99,7 +95,8 @@ def make_table_pipeline(model: Any, X: Any) -> ForgetPipeline:
 
     Numbers and booleans: missing values are replaced by the mean. The columns are scaled, except
     for trees, which do not depend on the scale. Texts, categories and other columns are one-hot
-    encoded; categories with fewer than ten rows share one column.
+    encoded; categories with fewer than ten rows share one column. Gradient boosting gets all
+    columns as they are, because it takes categories and missing values.
 
     Parameters
     ----------
@@ -117,6 +114,10 @@ def make_table_pipeline(model: Any, X: Any) -> ForgetPipeline:
     >>> pipeline.fit(frame, [0, 1]).steps_[0][1].get_feature_names_out().tolist()
     ['number__age', 'category__city_infrequent_sklearn']
     """
+    if not isinstance(model, ForgetMixin):
+        raise CannotForgetError(f"model={model!r} cannot forget; expected a model of letheon")
+    if isinstance(model, _TAKES_TABLES):
+        return ForgetPipeline([("model", model)])
     numbers, others = _split_columns(X)
     is_forest = "forest" in model.facts.families
     number_steps: Any = SimpleImputer(keep_empty_features=True)
@@ -134,10 +135,14 @@ def make_table_pipeline(model: Any, X: Any) -> ForgetPipeline:
 def list_treatments(pipeline: Any) -> list[ColumnTreatment]:
     """Return each column of a fitted pipeline that starts with a column transformer.
 
-    An empty list for other models.
+    If the pipeline has only a model that takes tables, its columns are unchanged. An empty list for
+    other models.
     """
     fitted = getattr(pipeline, "steps_", None)
     first = None if fitted is None else fitted[0][1]
+    if isinstance(first, _TAKES_TABLES):
+        names = getattr(pipeline, "feature_names_in_", range(pipeline.n_features_in_))
+        return [ColumnTreatment(str(name), "unchanged") for name in names]
     if not isinstance(first, ForgetColumnTransformer):
         return []
     known = getattr(first, "feature_names_in_", None)

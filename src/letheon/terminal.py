@@ -3,8 +3,11 @@
 Control characters are replaced, because names from foreign files may contain them.
 """
 
+import io
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import escape
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -15,17 +18,29 @@ from rich.table import Table
 from rich.text import Text
 
 __all__ = [
+    "FactTable",
+    "Note",
     "PlainConsole",
     "factor_text",
     "hide_controls",
+    "html_of",
+    "html_table",
     "make_table",
+    "note_nothing",
     "print_table",
+    "progress_bar",
     "size_text",
+    "table_lines",
     "time_text",
 ]
 
+# Called with the current step, or without arguments after each unit of work.
+Note = Callable[..., None]
+
 # Wider than any table of numbers.
 _UNBOUNDED = 10_000
+# Wide enough for most tables; notebooks scroll.
+_NOTEBOOK_COLUMNS = 110
 # All but tab and line feed, and characters that change the writing direction.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -89,7 +104,7 @@ def make_table(
     return table
 
 
-def print_table(console: Console, table: Table) -> None:
+def print_table(console: Console, table: RenderableType) -> None:
     """Print a table in its full width, even if the terminal is narrower.
 
     The terminal then wraps the lines; rich would truncate numbers.
@@ -105,6 +120,92 @@ def print_table(console: Console, table: Table) -> None:
         console.print(table)
     finally:
         console.width = width
+
+
+def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a plain table, for the text of a result."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [head, ["-" * width for width in widths], *rows]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+
+
+def html_table(caption: str, head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return an HTML table for notebooks; all texts are escaped."""
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return (
+        f"<table><caption>{escape(caption)}</caption>"
+        f"<thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+class FactTable(dict[str, str]):
+    """Names and values, shown as a table in notebooks; all texts are escaped."""
+
+    def __init__(self, caption: str, facts: Mapping[str, str]) -> None:
+        super().__init__(facts)
+        self.caption = caption
+
+    def _repr_html_(self) -> str:
+        """Return the HTML table."""
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
+            for name, text in self.items()
+        )
+        return f"<table><caption>{escape(self.caption)}</caption><tbody>{rows}</tbody></table>"
+
+    # The name that scikit-learn uses for the attributes of a fitted estimator.
+    _repr_html_inner = _repr_html_
+
+
+def html_of(renderable: RenderableType) -> str:
+    """Return an HTML version of what a terminal shows, for notebooks."""
+    console = PlainConsole(
+        file=io.StringIO(), record=True, force_terminal=True, width=_NOTEBOOK_COLUMNS
+    )
+    print_table(console, renderable)
+    style = "white-space:pre;overflow-x:auto;line-height:normal"
+    return console.export_html(
+        inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>'
+    )
+
+
+def note_nothing(step: str = "") -> None:
+    """Do nothing, because there is no progress bar."""
+
+
+@contextmanager
+def progress_bar(title: str, total: int, *, is_shown: bool = True) -> Iterator[Note]:
+    """Show a progress bar on standard error while the block runs.
+
+    The block calls the note with the name of the current step, and without arguments after each of
+    `total` units of work.
+    """
+    if not is_shown:
+        yield note_nothing
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(title, total=total)
+
+        def note(step: str = "") -> None:
+            if step:
+                bars.update(task, description=f"{title}: {step}")
+            else:
+                bars.advance(task)
+
+        yield note
 
 
 def size_text(n_bytes: float) -> str:

@@ -72,7 +72,29 @@ def _match(pattern: str, text: str, reason: str) -> re.Match[str]:
 
 
 def require(condition: bool, reason: str) -> None:
-    """Raise `VerificationError` with the reason if the condition is false."""
+    """Raise `VerificationError` with the reason if the condition is false.
+
+    Parameters
+    ----------
+    condition : bool
+        What must be true.
+    reason : str
+        Message of the error.
+
+    Raises
+    ------
+    VerificationError
+        The condition is false.
+
+    Examples
+    --------
+    >>> from letheon.verifier import require
+    >>> require(1 < 2, "one is not less than two")
+    >>> require(2 < 1, "two is not less than one")
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: two is not less than one
+    """
     if not condition:
         raise VerificationError(reason)
 
@@ -85,7 +107,28 @@ def _sha256(data: bytes) -> bytes:
 
 
 def canonical(value: Any) -> bytes:
-    """Return the canonical JSON text of a value (RFC 8785, without floats)."""
+    """Return the canonical JSON text of a value (RFC 8785, without floats).
+
+    Parameters
+    ----------
+    value : dict, list, str, int, bool or None
+        Plain values; no floats.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    VerificationError
+        The value has no canonical text.
+
+    Examples
+    --------
+    >>> from letheon.verifier import canonical
+    >>> canonical({"b": [1, None], "a": "text"})
+    b'{"a":"text","b":[1,null]}'
+    """
     try:
         text = json.dumps(_sort_keys(value, 0), ensure_ascii=False, separators=(",", ":"))
         return text.encode()
@@ -112,7 +155,34 @@ def _sort_keys(value: Any, depth: int) -> Any:
 
 
 def parse_strict(data: bytes, limit: int = LARGE) -> Any:
-    """Parse JSON in canonical form, without floats, repeated keys or additional bytes."""
+    """Parse JSON in canonical form, without floats, repeated keys or additional bytes.
+
+    Parameters
+    ----------
+    data : bytes
+        The text, in UTF-8.
+    limit : int, default=LARGE
+        The largest number of bytes.
+
+    Returns
+    -------
+    dict, list, str, int, bool or None
+
+    Raises
+    ------
+    VerificationError
+        The text is too large, or not in canonical form.
+
+    Examples
+    --------
+    >>> from letheon.verifier import parse_strict
+    >>> parse_strict(b'{"a":1}')
+    {'a': 1}
+    >>> parse_strict(b'{"a": 1}')
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: not in canonical form (RFC 8785)
+    """
     require(len(data) <= limit, f"larger than {limit} bytes")
     try:
         value = json.loads(
@@ -146,7 +216,28 @@ def _parse_int(text: str) -> int:
 
 
 def from_base64(text: str) -> bytes:
-    """Decode standard base64; reject texts that are not the encoding of their bytes."""
+    """Decode standard base64; reject texts that are not the encoding of their bytes.
+
+    Parameters
+    ----------
+    text : str
+        The encoded bytes.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    VerificationError
+        The text is not standard base64.
+
+    Examples
+    --------
+    >>> from letheon.verifier import from_base64
+    >>> from_base64("bGV0aGU=")
+    b'lethe'
+    """
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:
@@ -156,7 +247,28 @@ def from_base64(text: str) -> bytes:
 
 
 def from_hex(text: str) -> bytes:
-    """Decode 64 lower-case hexadecimal digits to 32 bytes."""
+    """Decode 64 lower-case hexadecimal digits to 32 bytes.
+
+    Parameters
+    ----------
+    text : str
+        The digits.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    VerificationError
+        The text is anything else.
+
+    Examples
+    --------
+    >>> from letheon.verifier import from_hex
+    >>> len(from_hex("00" * 32))
+    32
+    """
     _match("[0-9a-f]{64}", text, "expected 64 lower-case hexadecimal digits")
     return bytes.fromhex(text)
 
@@ -390,7 +502,26 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def check_schema(statement: Any) -> None:
-    """Raise unless a statement has exactly the fields that its predicate type requires."""
+    """Raise unless a statement has exactly the fields that its predicate type requires.
+
+    Parameters
+    ----------
+    statement : dict
+        A parsed statement.
+
+    Raises
+    ------
+    VerificationError
+        The predicate type is unknown, or a field is missing, unknown or not valid.
+
+    Examples
+    --------
+    >>> from letheon.verifier import check_schema
+    >>> check_schema({"predicateType": "mine"})
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: unknown predicate type
+    """
     kind = statement.get("predicateType") if isinstance(statement, dict) else None
     require(isinstance(kind, str) and kind in SCHEMAS, "unknown predicate type")
     _check_form(statement, SCHEMAS[str(kind)], "statement")
@@ -429,18 +560,75 @@ def _has_form(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
-    """Return the bytes that a DSSE v1 signature covers (its pre-authentication encoding)."""
+    """Return the bytes that a DSSE v1 signature covers (its pre-authentication encoding).
+
+    Parameters
+    ----------
+    payload_type : str
+        Media type of the payload.
+    payload : bytes
+        What is signed.
+
+    Returns
+    -------
+    bytes
+
+    Examples
+    --------
+    >>> from letheon.verifier import pae
+    >>> pae("text/plain", b"hello")
+    b'DSSEv1 10 text/plain 5 hello'
+    """
     kind = payload_type.encode()
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
 def keyid_of(public: bytes) -> str:
-    """Return the id of a public key: the SHA-256 of its 32 bytes."""
+    """Return the id of a public key: the SHA-256 of its 32 bytes.
+
+    Parameters
+    ----------
+    public : bytes
+        The 32 bytes of an Ed25519 key.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Examples
+    --------
+    >>> from letheon.verifier import keyid_of
+    >>> keyid_of(bytes(32))[:8]
+    '66687aad'
+    """
     return _sha256(public).hex()
 
 
 def check_signature(public: bytes, signature: bytes, message: bytes) -> None:
-    """Raise unless the Ed25519 signature of a message is valid."""
+    """Raise unless the Ed25519 signature of a message is valid.
+
+    Parameters
+    ----------
+    public : bytes
+        The public key.
+    signature : bytes
+        The signature.
+    message : bytes
+        The signed bytes.
+
+    Raises
+    ------
+    VerificationError
+        The signature or the key is not valid.
+
+    Examples
+    --------
+    >>> from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    >>> from letheon.verifier import check_signature
+    >>> key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    >>> check_signature(key.public_key().public_bytes_raw(), key.sign(b"hello"), b"hello")
+    """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -507,7 +695,15 @@ class _ParsedEnvelope:
 
 @dataclass(frozen=True)
 class TrustedKey:
-    """A public key, and the first and last certificate that it may sign."""
+    """A public key, and the first and last certificate that it may sign.
+
+    Examples
+    --------
+    >>> from letheon.verifier import TrustedKey
+    >>> key = TrustedKey(bytes(32), last=7)
+    >>> key.first, key.last, key.revoked
+    (1, 7, False)
+    """
 
     public: bytes
     first: int = 1
@@ -521,6 +717,13 @@ class Trust:
 
     Each successor was signed by the key before it. A later revocation may be missing here; to be
     sure, get the key statements from the ledger itself.
+
+    Examples
+    --------
+    >>> from letheon.verifier import Trust
+    >>> trust = Trust.from_pinned("00" * 32)
+    >>> trust.public(trust.current).hex() == "00" * 32
+    True
     """
 
     keys: dict[str, TrustedKey]
@@ -610,6 +813,22 @@ def open_envelope(data: bytes, trust: Trust) -> SignedStatement:
 
     This shows who signed the statement. It shows neither that the statement is true nor that it has
     its place in the chain; for the latter see `check_chain`.
+
+    Parameters
+    ----------
+    data : bytes
+        The envelope.
+    trust : Trust
+        The keys of the ledger.
+
+    Returns
+    -------
+    SignedStatement
+
+    Raises
+    ------
+    VerificationError
+        A signature, a key or the schema is not valid.
     """
     envelope = _ParsedEnvelope.read(data)
     for keyid in envelope.signatures:
@@ -622,7 +841,23 @@ def open_envelope(data: bytes, trust: Trust) -> SignedStatement:
 
 
 def certificate_id(envelope: bytes) -> str:
-    """Return the id of a certificate, the SHA-256 of its signed bytes; do not check signatures."""
+    """Return the id of a certificate, the SHA-256 of its signed bytes; do not check signatures.
+
+    Parameters
+    ----------
+    envelope : bytes
+        The file of a certificate.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Raises
+    ------
+    VerificationError
+        The file is not an envelope.
+    """
     return _sha256(_ParsedEnvelope.read(envelope).message).hex()
 
 
@@ -654,6 +889,28 @@ def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[SignedStatemen
     """Check certificates 1..n, and that each one starts from the state after the earlier ones.
 
     This does not detect certificates that are missing at the end.
+
+    Parameters
+    ----------
+    envelopes : iterable of bytes
+        The certificates, from the first one on.
+    trust : Trust
+        The keys of the ledger.
+
+    Returns
+    -------
+    list of SignedStatement
+
+    Raises
+    ------
+    VerificationError
+        A certificate is not valid or does not continue the earlier ones.
+
+    Examples
+    --------
+    >>> from letheon.verifier import Trust, check_chain
+    >>> check_chain([], Trust.from_pinned("00" * 32))
+    []
     """
     chain: list[SignedStatement] = []
     lines: dict[str, _ModelLine] = {}
@@ -722,6 +979,20 @@ def check_next(
 
     The earlier certificates must have been checked. `first` and `newest` are the first and the
     newest of them, and `retrain` is the certificate of the last retrain.
+
+    Parameters
+    ----------
+    certificate : SignedStatement
+        The certificate to check.
+    first, newest : SignedStatement
+        The first and the newest earlier certificate of the model.
+    retrain : SignedStatement or None
+        The certificate of its last retrain.
+
+    Raises
+    ------
+    VerificationError
+        The certificate starts from another state.
     """
     data, start = newest.predicate["dataset"], first.predicate["dataset"]
     trained = (start["rootBefore"], start["liveAfter"] + first.predicate["erasure"]["rows"])
@@ -743,17 +1014,66 @@ def check_next(
 
 
 def leaf_hash(data: bytes) -> bytes:
-    """Return the leaf hash of an event in the log (RFC 6962)."""
+    """Return the leaf hash of an event in the log (RFC 6962).
+
+    Parameters
+    ----------
+    data : bytes
+        Canonical text of the event.
+
+    Returns
+    -------
+    bytes
+
+    Examples
+    --------
+    >>> from letheon.verifier import canonical, leaf_hash
+    >>> leaf_hash(canonical({"kind": "received"})).hex()[:8]
+    '8aa94c56'
+    """
     return _sha256(b"\0" + data)
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """Return the hash of a node from the hashes of its two subtrees (RFC 6962)."""
+    """Return the hash of a node from the hashes of its two subtrees (RFC 6962).
+
+    Parameters
+    ----------
+    left, right : bytes
+        The hashes of the subtrees.
+
+    Returns
+    -------
+    bytes
+
+    Examples
+    --------
+    >>> from letheon.verifier import leaf_hash, log_root, node_hash
+    >>> leaves = [leaf_hash(b"first"), leaf_hash(b"second")]
+    >>> node_hash(*leaves) == log_root(leaves)
+    True
+    """
     return _sha256(b"\1" + left + right)
 
 
 def log_root(leaves: Iterable[bytes]) -> bytes:
-    """Return the root of the tree over these leaf hashes (RFC 6962, section 2.1)."""
+    """Return the root of the tree over these leaf hashes (RFC 6962, section 2.1).
+
+    Parameters
+    ----------
+    leaves : iterable of bytes
+        Leaf hashes of the events, in order.
+
+    Returns
+    -------
+    bytes
+
+    Examples
+    --------
+    >>> from letheon.verifier import leaf_hash, log_root
+    >>> log_root([leaf_hash(b"only")]) == leaf_hash(b"only")
+    True
+    """
     peaks: list[tuple[int, bytes]] = []
     for leaf in leaves:
         height, node = 0, leaf
@@ -791,7 +1111,32 @@ def _climb_tree(nodes: list[bytes], index: int, last: int, proof: Sequence[bytes
 def check_inclusion(
     leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
 ) -> None:
-    """Raise unless the proof shows that the leaf is at `index` (RFC 9162, 2.1.3.2)."""
+    """Raise unless the proof shows that the leaf is at `index` (RFC 9162, 2.1.3.2).
+
+    Parameters
+    ----------
+    leaf : bytes
+        Leaf hash of the event.
+    index : int
+        Its place in the log.
+    size : int
+        Number of events in the log.
+    proof : sequence of bytes
+        The hashes on the path to the root.
+    root : bytes
+        Root of the log.
+
+    Raises
+    ------
+    VerificationError
+        The proof does not lead to the root.
+
+    Examples
+    --------
+    >>> from letheon.verifier import check_inclusion, leaf_hash, log_root
+    >>> first, second = leaf_hash(b"first"), leaf_hash(b"second")
+    >>> check_inclusion(second, 1, 2, [first], log_root([first, second]))
+    """
     require(0 <= index < size, f"index {index} is outside of a log of {size} entries")
     roots = _climb_tree([leaf], index, size - 1, proof)
     require(roots == [root], "the inclusion proof does not lead to the root")
@@ -803,6 +1148,26 @@ def check_consistency(
     """Raise unless the proof shows that the second log continues the first.
 
     See RFC 9162, section 2.1.4.2.
+
+    Parameters
+    ----------
+    size1, size2 : int
+        Number of events in each log.
+    root1, root2 : bytes
+        Root of each log.
+    proof : sequence of bytes
+        The hashes that lead from the first root to the second one.
+
+    Raises
+    ------
+    VerificationError
+        The second log is not the first log with more events.
+
+    Examples
+    --------
+    >>> from letheon.verifier import check_consistency, leaf_hash, log_root
+    >>> first, second = leaf_hash(b"first"), leaf_hash(b"second")
+    >>> check_consistency(1, log_root([first]), 2, log_root([first, second]), [second])
     """
     require(
         0 <= size1 <= size2, f"a log of {size2} entries does not continue a log of {size1} entries"
@@ -826,6 +1191,12 @@ class Note:
     """A checkpoint of the log, whose signatures have not been checked yet.
 
     A signature is a tuple (name of the signer, key hash, signature).
+
+    Examples
+    --------
+    >>> from letheon.verifier import Note
+    >>> Note("example.org/log", 2, bytes(3), ()).body.decode().splitlines()
+    ['example.org/log', '2', 'AAAA']
     """
 
     origin: str
@@ -840,7 +1211,32 @@ class Note:
 
 
 def note_body(origin: str, size: int, root: bytes) -> bytes:
-    """Return the text that a checkpoint's signatures cover."""
+    """Return the text that a checkpoint's signatures cover.
+
+    Parameters
+    ----------
+    origin : str
+        Name of the log.
+    size : int
+        Number of events.
+    root : bytes
+        Root of the log.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    VerificationError
+        The origin is not valid.
+
+    Examples
+    --------
+    >>> from letheon.verifier import note_body
+    >>> note_body("example.org/log", 2, bytes(3)).decode().splitlines()
+    ['example.org/log', '2', 'AAAA']
+    """
     _match("[a-z0-9][a-z0-9._:@/-]{0,127}", origin, "the origin of the checkpoint is not valid")
     return f"{origin}\n{size}\n{base64.b64encode(root).decode()}\n".encode()
 
@@ -849,17 +1245,85 @@ def note_key_hash(name: str, algorithm: int, public: bytes) -> bytes:
     """Return the four bytes by which a signature line refers to its key.
 
     `algorithm` is 1 for Ed25519 and 4 for the cosignature of a witness.
+
+    Parameters
+    ----------
+    name : str
+        Name of the signer.
+    algorithm : int
+        Number of the algorithm.
+    public : bytes
+        The public key.
+
+    Returns
+    -------
+    bytes
+
+    Examples
+    --------
+    >>> from letheon.verifier import note_key_hash
+    >>> len(note_key_hash("example.org/log", 1, bytes(32)))
+    4
     """
     return _sha256(name.encode() + b"\n" + bytes([algorithm]) + public)[:4]
 
 
 def note_digest(text: str) -> str:
-    """Return the SHA-256 of a checkpoint's signed text, without its signatures."""
+    """Return the SHA-256 of a checkpoint's signed text, without its signatures.
+
+    Parameters
+    ----------
+    text : str
+        A checkpoint with its signatures.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Raises
+    ------
+    VerificationError
+        The text is not a checkpoint.
+
+    Examples
+    --------
+    >>> import base64
+    >>> from letheon.verifier import note_body, note_digest
+    >>> body = note_body("example.org/log", 2, bytes(32)).decode()
+    >>> line = f"{chr(8212)} example.org/log {base64.b64encode(bytes(68)).decode()}"
+    >>> len(note_digest(f"{body}{chr(10)}{line}{chr(10)}"))
+    64
+    """
     return _sha256(read_note(text).body).hex()
 
 
 def read_note(text: str) -> Note:
-    """Parse a C2SP checkpoint in canonical form; extension lines are not accepted."""
+    """Parse a C2SP checkpoint in canonical form; extension lines are not accepted.
+
+    Parameters
+    ----------
+    text : str
+        A checkpoint with its signatures.
+
+    Returns
+    -------
+    Note
+
+    Raises
+    ------
+    VerificationError
+        The text is not a checkpoint in canonical form.
+
+    Examples
+    --------
+    >>> import base64
+    >>> from letheon.verifier import note_body, read_note
+    >>> body = note_body("example.org/log", 2, bytes(32)).decode()
+    >>> line = f"{chr(8212)} example.org/log {base64.b64encode(bytes(68)).decode()}"
+    >>> read_note(f"{body}{chr(10)}{line}{chr(10)}").size
+    2
+    """
     body, _, signed = text.partition("\n\n")
     parts, lines = body.split("\n"), signed.split("\n")
     require(len(parts) == 3 and lines.pop() == "" and 0 < len(lines) <= 64, "not a checkpoint")
@@ -885,6 +1349,22 @@ def check_note(
     Signatures of others are ignored. A witness is given by the C2SP verifier key of its
     cosignature/v1 key, ``name+hash+base64``. A checkpoint has no sequence number, so any key of the
     ledger may sign it. A revoked key is accepted only with `revoked_too`.
+
+    Parameters
+    ----------
+    note : Note
+        The checkpoint.
+    trust : Trust
+        The keys of the ledger.
+    witnesses : iterable of str
+        Verifier keys of the witnesses.
+    revoked_too : bool, default=False
+        Whether a revoked key may have signed.
+
+    Raises
+    ------
+    VerificationError
+        A signature is missing or not valid.
     """
     require(trust.ledger in (None, note.origin), f"the origin {note.origin} is not this ledger")
     keys = {
@@ -922,17 +1402,73 @@ def slot_leaf(salt: bytes, place: int, row_bytes: bytes) -> bytes:
 
     `place` is the row's position when the model was registered. It fixes the order of the rows,
     which an operator could otherwise choose after a request.
+
+    Parameters
+    ----------
+    salt : bytes
+        The secret of the row.
+    place : int
+        Position of the row.
+    row_bytes : bytes
+        The row as bytes.
+
+    Returns
+    -------
+    bytes
+
+    Examples
+    --------
+    >>> from letheon.verifier import commitment_leaf, slot_commitment, slot_leaf
+    >>> leaf = slot_leaf(bytes(32), 5, b"row")
+    >>> leaf == commitment_leaf(slot_commitment(bytes(32), 5, b"row"))
+    True
     """
     return commitment_leaf(slot_commitment(salt, place, row_bytes))
 
 
 def slot_commitment(salt: bytes, place: int, row_bytes: bytes) -> bytes:
-    """Return the commitment to a row: ``HMAC-SHA256(salt, place || row)``."""
+    """Return the commitment to a row: ``HMAC-SHA256(salt, place || row)``.
+
+    Parameters
+    ----------
+    salt : bytes
+        The secret of the row.
+    place : int
+        Position of the row.
+    row_bytes : bytes
+        The row as bytes.
+
+    Returns
+    -------
+    bytes
+
+    Examples
+    --------
+    >>> from letheon.verifier import slot_commitment
+    >>> slot_commitment(bytes(32), 5, b"row") == slot_commitment(bytes(32), 6, b"row")
+    False
+    """
     return hmac.digest(salt, place.to_bytes(8, "big") + row_bytes, "sha256")
 
 
 def commitment_leaf(commitment: bytes) -> bytes:
-    """Return the leaf of a commitment: ``SHA-256(00 || commitment)``."""
+    """Return the leaf of a commitment: ``SHA-256(00 || commitment)``.
+
+    Parameters
+    ----------
+    commitment : bytes
+        What `slot_commitment` returns.
+
+    Returns
+    -------
+    bytes
+
+    Examples
+    --------
+    >>> from letheon.verifier import commitment_leaf, slot_commitment
+    >>> len(commitment_leaf(slot_commitment(bytes(32), 5, b"row")))
+    32
+    """
     return _sha256(b"\0" + commitment)
 
 
@@ -941,6 +1477,23 @@ def transition_roots(proof: bytes) -> tuple[bytes, bytes, int]:
 
     Both roots are computed with the same siblings, so all other slots are the same in both. The
     proof does not show which rows were in the erased slots.
+
+    Parameters
+    ----------
+    proof : bytes
+        The file of a transition proof.
+
+    Returns
+    -------
+    before, after : bytes
+        The roots.
+    n_erased : int
+        Number of slots.
+
+    Raises
+    ------
+    VerificationError
+        The proof is not valid.
     """
     before, after, erased, _ = _read_transition(proof)
     return before, after, len(erased)
@@ -987,6 +1540,20 @@ def check_receipt(receipt: bytes, row_bytes: bytes, certificate: SignedStatement
 
     This is level W1. `row_bytes` and the salt in the receipt determine the leaf, so the proof is
     about this row only. It does not show what the model has learned.
+
+    Parameters
+    ----------
+    receipt : bytes
+        The receipt, with the salt.
+    row_bytes : bytes
+        The row as bytes.
+    certificate : SignedStatement
+        The certificate that the receipt names.
+
+    Raises
+    ------
+    VerificationError
+        The receipt does not belong to the certificate or to the row.
     """
     content = parse_strict(receipt, SMALL)
     _check_form(content, _RECEIPT, "receipt")
@@ -1001,6 +1568,22 @@ def check_receipt_commitment(receipt: bytes, certificate: SignedStatement) -> in
     Each commitment must be in its slot under rootBefore, and the slot must be empty under
     rootAfter. This does not show which row a commitment belongs to; `check_receipt` does, with the
     row and its salt.
+
+    Parameters
+    ----------
+    receipt : bytes
+        The receipt, without salts.
+    certificate : SignedStatement
+        The certificate that the receipt names.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    VerificationError
+        The receipt does not belong to the certificate.
     """
     content = parse_strict(receipt, SMALL)
     _check_form(content, _COMMITMENTS, "receipt")
@@ -1045,6 +1628,12 @@ class Verdict:
 
     `passed` is None if the level was skipped. A level is `promised` by the tier of the bundle, or
     because the caller requested it. If a promised level is skipped, the bundle is incomplete.
+
+    Examples
+    --------
+    >>> from letheon.verifier import Verdict
+    >>> print(Verdict("V0", True, "1 certificate"))
+    V0  pass    1 certificate
     """
 
     level: str
@@ -1063,6 +1652,21 @@ def overall(verdicts: Iterable[tuple[bool | None, bool]]) -> str:
 
     Each pair (passed, promised) is the result of a check. The verdict is "failed" if a check
     failed, and "passed" if a check passed and no promised check was skipped.
+
+    Parameters
+    ----------
+    verdicts : iterable of (bool or None, bool)
+        Whether each check passed, with None if it was skipped, and whether it was promised.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from letheon.verifier import overall
+    >>> overall([(True, True), (None, False)]), overall([(True, True), (None, True)])
+    ('passed', 'incomplete')
     """
     pairs = list(verdicts)
     if any(passed is False for passed, _ in pairs):
@@ -1129,6 +1733,30 @@ def verify_bundle(
         Verifier keys of witnesses that must have co-signed the newest checkpoint.
     receipt : bytes, optional
         A person's receipt without salts, as ``letheon receipt open`` writes it.
+
+    Returns
+    -------
+    list of Verdict
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon import NaiveUnlearner
+    >>> from letheon.ledger import Ledger
+    >>> from letheon.verifier import verify_bundle
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]
+    >>> model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Ledger.create(Path(folder, "ledger"), name="demo") as ledger:
+    ...         _ = ledger.models.register(model, X, y, name="m")
+    ...         _ = ledger.requests.submit([3], model="m", verified=True)
+    ...         _ = ledger.run_once(force=True)
+    ...         bundle = ledger.export(Path(folder, "bundle"))
+    ...     verdicts = verify_bundle(bundle, ledger.public_key)
+    >>> [(verdict.level, verdict.passed) for verdict in verdicts]
+    [('V0', True), ('V0', True), ('V1', True), ('V2', None), ('V3', True)]
     """
     folder = Path(folder)
     levels = [("V0", _check_v0), ("V0", _check_index)]
@@ -1158,6 +1786,30 @@ def list_files(folder: Path) -> dict[str, int]:
 
     Links, pipes, sockets and devices are rejected. Names that differ only in case are rejected too,
     because they would refer to the same file on some machines.
+
+    Parameters
+    ----------
+    folder : path
+        Folder of the bundle.
+
+    Returns
+    -------
+    dict of str to int
+
+    Raises
+    ------
+    VerificationError
+        The folder contains something that is not a plain file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.verifier import list_files
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "log.json").write_bytes(b"{}")
+    ...     list_files(Path(folder))
+    {'log.json': 2}
     """
     sizes: dict[str, int] = {}
     known: set[str] = set()
@@ -1184,7 +1836,23 @@ def list_files(folder: Path) -> dict[str, int]:
 
 
 def tier_of(files: Iterable[str]) -> str:
-    """Return "auditor" if there are files that a public bundle does not have, or "public"."""
+    """Return "auditor" if there are files that a public bundle does not have, or "public".
+
+    Parameters
+    ----------
+    files : iterable of str
+        Paths in the bundle.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from letheon.verifier import tier_of
+    >>> tier_of(["log.json", "bundle.json"]), tier_of(["log.json", "events.jsonl"])
+    ('public', 'auditor')
+    """
     tops = {name.partition("/")[0] for name in files}
     return "auditor" if tops & (TOP_AUDITOR - TOP_PUBLIC) else "public"
 
@@ -1282,32 +1950,131 @@ def _check_model_files(bundle: _Bundle, newest: Sequence[SignedStatement]) -> No
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Read bundle.json of a bundle that has a signed index, and check its schema."""
+    """Read bundle.json of a bundle that has a signed index, and check its schema.
+
+    Parameters
+    ----------
+    folder : path
+        Folder of the bundle.
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    VerificationError
+        The file is missing or not valid.
+    """
     description = parse_strict(read_capped(folder / "bundle.json", SMALL), SMALL)
     _check_form(description, _DESCRIPTION, "bundle")
     return dict(description)
 
 
 def model_id(tenant: str, name: str) -> str:
-    """Return the id that a model has in certificates: its name, with the tenant if needed."""
+    """Return the id that a model has in certificates: its name, with the tenant if needed.
+
+    Parameters
+    ----------
+    tenant : str
+        Name of the tenant.
+    name : str
+        Name of the model.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from letheon.verifier import model_id
+    >>> model_id("default", "churn"), model_id("north", "churn")
+    ('churn', 'north/churn')
+    """
     return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
 
 
 def model_folder(name: str) -> str:
-    """Return the folder in a bundle with the files of a model, given its id."""
+    """Return the folder in a bundle with the files of a model, given its id.
+
+    Parameters
+    ----------
+    name : str
+        Id of the model.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    VerificationError
+        The id could lead to another folder.
+
+    Examples
+    --------
+    >>> from letheon.verifier import model_folder
+    >>> model_folder("churn"), model_folder("north/churn")
+    ('models/default/churn', 'models/north/churn')
+    """
     tenant, _, bare = name.rpartition("/")
     require(".." not in (tenant, bare) and "/" not in tenant, f"{name} is not a valid model name")
     return f"models/{tenant or DEFAULT_TENANT}/{bare}"
 
 
 def is_in_scope(name: str, scope: Mapping[str, str]) -> bool:
-    """Return whether an export with this scope contains the files of a model."""
+    """Return whether an export with this scope contains the files of a model.
+
+    Parameters
+    ----------
+    name : str
+        Id of the model.
+    scope : mapping of str to str
+        The "tenant" and the "model" of the export; empty for everything.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from letheon.verifier import is_in_scope
+    >>> is_in_scope("north/churn", {"tenant": "north"}), is_in_scope("churn", {"tenant": "north"})
+    (True, False)
+    """
     tenant, _, bare = name.rpartition("/")
     return scope.items() <= {"tenant": tenant or DEFAULT_TENANT, "model": bare}.items()
 
 
 def read_capped(path: Path, limit: int) -> bytes:
-    """Read a plain file of at most `limit` bytes."""
+    """Read a plain file of at most `limit` bytes.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    limit : int
+        The largest number of bytes.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    VerificationError
+        The file is missing, not a plain file, or too large.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.verifier import read_capped
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "log.json").write_bytes(b"{}")
+    ...     read_capped(Path(folder, "log.json"), limit=100)
+    b'{}'
+    """
     with _prefix_errors(f"{path.parent.name}/{path.name}"):
         require(path.is_file(), "is missing, or not a plain file")
         with path.open("rb") as file:
@@ -1405,6 +2172,20 @@ def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[SignedStat
 
     Each checkpoint must continue the previous checkpoint. The certificates must be in the log in
     their order, each after the checkpoint that it names.
+
+    Parameters
+    ----------
+    data : bytes
+        Content of log.json.
+    notes : mapping of int to Note
+        The checkpoints by size of the log.
+    chain : sequence of SignedStatement
+        The certificates.
+
+    Raises
+    ------
+    VerificationError
+        The log does not match the checkpoints or the certificates.
     """
     with _prefix_errors("log.json"):
         log = parse_strict(data)
@@ -1589,6 +2370,21 @@ def count_erased_rows(chain: Sequence[SignedStatement]) -> list[int]:
     """Return for each certificate how many rows it was the first to erase.
 
     A retrain also lists rows that earlier certificates erased; they do not count again.
+
+    Parameters
+    ----------
+    chain : sequence of SignedStatement
+        The certificates.
+
+    Returns
+    -------
+    list of int
+
+    Examples
+    --------
+    >>> from letheon.verifier import count_erased_rows
+    >>> count_erased_rows([])
+    []
     """
     live: dict[str, int] = {}
     counts = []
@@ -1617,6 +2413,24 @@ def check_purge(data: bytes, certificate: SignedStatement, trust: Trust) -> Sign
     """Check the purge attestation of a certificate, and return it.
 
     The ledger's own stores must be purged, files must be searched, and times must be in order.
+
+    Parameters
+    ----------
+    data : bytes
+        The attestation.
+    certificate : SignedStatement
+        Its certificate.
+    trust : Trust
+        The keys of the ledger.
+
+    Returns
+    -------
+    SignedStatement
+
+    Raises
+    ------
+    VerificationError
+        The attestation is not valid or does not belong to the certificate.
     """
     purge = open_envelope(data, trust)
     require(purge.statement["predicateType"] == PURGE, "not a purge attestation")
@@ -1659,6 +2473,21 @@ def search_gaps(claims: dict[str, Any]) -> str:
     """Return a text that says what a purge did not search; empty if it searched everything.
 
     An earlier scanner searched registered stores only for bytes, and did not count skipped files.
+
+    Parameters
+    ----------
+    claims : dict
+        Predicate of an attestation.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from letheon.verifier import search_gaps
+    >>> search_gaps({"scanner": {"notSearched": {"files": 2, "ids": 0}}})
+    '2 files not searched'
     """
     gaps = claims["scanner"].get("notSearched")
     if gaps is None:
@@ -1674,6 +2503,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Check a bundle from the command line.
 
     Return the exit status: 0 passed, 1 failed, 2 could not be checked, 3 incomplete.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments; by default those of the process.
+
+    Returns
+    -------
+    int
     """
     parser = argparse.ArgumentParser(
         description="Check certificates of unlearning.",

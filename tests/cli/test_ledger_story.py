@@ -274,3 +274,7 @@ def test_answers_fit_80_columns_without_ids(story: LedgerStory, words: tuple[str
     json.loads(as_json.stdout)
     assert as_json.stderr == ""
     assert not any(person in result.output + as_json.output for person in PEOPLE)
+
+
+def test_the_plan_says_why_in_words(story: LedgerStory) -> None:
+    assert "nothing queued" in call("batch", "plan", "--ledger", story.home).stdout

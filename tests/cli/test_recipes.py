@@ -73,7 +73,7 @@ def test_the_recipe_ends_with_the_person_erased(
     monkeypatch.chdir(tmp_path)
     said: dict[str, str] = {}
     key, home = "", ""
-    for line in recipe("README.md").splitlines():
+    for line in recipe("docs/tour.md").splitlines():
         words = shlex.split(line, comments=True)
         if words[0] == "export":
             home = words[1].removeprefix("LETHEON_LEDGER=")
@@ -101,11 +101,11 @@ def test_the_page_of_the_ledger_has_the_same_commands() -> None:
         lines = [shlex.split(line, comments=True) for line in recipe(page).splitlines()]
         return [[word for word in line if word not in {"--key", "letter-4711"}] for line in lines]
 
-    assert commands("docs/ledger.md") == commands("README.md")[:-2]
+    assert commands("docs/ledger.md") == commands("docs/tour.md")[:-2]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("page", ["README.md", "docs/ledger.md"])
+@pytest.mark.parametrize("page", ["docs/tour.md", "docs/ledger.md"])
 def test_the_recipe_in_a_shell(page: str, tmp_path: Path) -> None:
     write_files(tmp_path)
     lines = recipe(page).splitlines()

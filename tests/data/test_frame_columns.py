@@ -78,6 +78,36 @@ def test_wiped_rows_leave_the_frame_of_the_others(make: Any, rows: list[Any], da
 
 
 @pytest.mark.parametrize("make", [pandas_frame, polars_frame])
+@given(rows=ROWS)
+@examples(40)
+def test_tall_frames_have_the_codes_of_short_ones(make: Any, rows: list[Any]) -> None:
+    short, tall = as_frame(make(rows)), as_frame(make(rows * 60))
+    assert tall.values == short.values
+    assert [list(map(type, known)) for known in tall.values] == [
+        list(map(type, known)) for known in short.values
+    ]
+    np.testing.assert_array_equal(tall.codes, np.tile(short.codes, (60, 1)))
+
+
+@pytest.mark.parametrize(
+    "values", [["a", 1, None], [1, 2.0, None], [True, "b"], [np.str_("a"), None]]
+)
+def test_tall_columns_of_objects_are_read_like_short_ones(values: list[Any]) -> None:
+    def read(times: int) -> Any:
+        try:
+            frame = as_frame(pd.DataFrame({"x": pd.Series(values * times, dtype=object)}))
+        except ValueError as error:
+            return str(error)
+        return (
+            frame.values,
+            [list(map(type, known)) for known in frame.values],
+            frame.codes[: len(values)],
+        )
+
+    np.testing.assert_equal(read(60), read(1))
+
+
+@pytest.mark.parametrize("make", [pandas_frame, polars_frame])
 def test_there_and_back(make: Any) -> None:
     native = make([("a", 1.5), (None, None), ("länger", -2.0)])
     back = to_native(as_table(native))
@@ -103,7 +133,7 @@ def test_numbers_of_a_frame() -> None:
 @pytest.mark.parametrize(
     ("native", "message"),
     [
-        (pd.DataFrame({"day": pd.to_datetime(["2020-01-01"])}), "'day' has dtype Datetime"),
+        (pd.DataFrame({"day": pd.to_datetime(["2020-01-01"])}), "'day' has dtype datetime64"),
         (pd.DataFrame({"big": [2**53 + 1]}), "'big' contains 9007199254740993"),
         (pd.DataFrame({"list": [[1, 2]]}), "'list' (contains a value of type list|has dtype List)"),
         (pd.DataFrame({"mix": pd.Series([True, 2], dtype=object)}), "mixes booleans and numbers"),
@@ -118,6 +148,12 @@ def test_other_columns_are_not_joined() -> None:
     frame = as_frame(pd.DataFrame({"a": ["x"]}))
     with pytest.raises(ValueError, match=r"new rows have the columns b \(.*\); expected a"):
         frame.concat(as_frame(pd.DataFrame({"b": ["x"]})))
+
+
+def test_error_names_only_columns_of_another_type() -> None:
+    frame = as_frame(pd.DataFrame({"a": [1.0], "b": ["x"]}))
+    with pytest.raises(ValueError, match=r"columns a \(\w+\); expected a \(float64\)$"):
+        frame.concat(as_frame(pd.DataFrame({"a": ["x"], "b": ["x"]})))
 
 
 def test_people_are_counted() -> None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import letheon
 from letheon import (
+    BoostingClassifier,
     DaREForestClassifier,
     InfluenceClassifier,
     NaiveUnlearner,
@@ -26,7 +27,7 @@ from letheon import (
     persist,
 )
 from letheon.cli import app
-from letheon.demo import _context, _models, _trust
+from letheon.demo import _context, _models, _trees, _trust
 from letheon.exceptions import UnknownIdError
 from letheon.measures.attacks import RMIA
 from letheon.noise import SecretArray
@@ -41,7 +42,8 @@ JUDGING = (
 
 # Steps with their own models.
 ALONE = (
-    _models.forget_in_forest,
+    _trees.forget_in_forest,
+    _trees.forget_in_boosting,
     _models.forget_in_regression,
     _models.forget_in_networks,
     _trust.run_erasure,
@@ -188,10 +190,10 @@ def run_alone(step: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> tup
 
 
 def test_the_forest_forgets_lazily_then_settles(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_ok, output_text = run_alone(_models.forget_in_forest, monkeypatch)
+    is_ok, output_text = run_alone(_trees.forget_in_forest, monkeypatch)
     assert is_ok
     output_text = " ".join(output_text.split())
-    assert re.search(r"dare: forgot 1 person, 4 rows .* subtrees?, \d+ rows", output_text)
+    assert re.search(r"dare: forgot 1 person, 4 rows; .* subtrees?, \d+ rows", output_text)
     assert "Equal to a fresh fit without the six: yes" in output_text
     refit, lazy, settled = map(float, re.findall(r"s ([\d.]+)x", output_text))
     assert refit == 1
@@ -204,17 +206,36 @@ def test_a_forest_that_keeps_a_person_fails_the_demo(monkeypatch: pytest.MonkeyP
             return super().forget([] if "person-000" in ids else ids, digest=digest)
 
     Sly.__name__ = "DaREForestClassifier"
-    monkeypatch.setattr(_models, "DaREForestClassifier", Sly)
-    is_ok, output_text = run_alone(_models.forget_in_forest, monkeypatch)
+    monkeypatch.setattr(_trees, "DaREForestClassifier", Sly)
+    is_ok, output_text = run_alone(_trees.forget_in_forest, monkeypatch)
     assert not is_ok
     assert "a forest forgets exactly" in output_text.partition("NOT TRUE")[2]
+
+
+def test_boosting_forgets_exactly_in_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_ok, output_text = run_alone(_trees.forget_in_boosting, monkeypatch)
+    assert is_ok
+    output_text = " ".join(output_text.split())
+    assert re.search(r"boosting: forgot 1 person, 4 rows; .* rounds?", output_text)
+    assert "Equal to a fresh fit without the six: yes" in output_text
+
+
+def test_boosting_that_keeps_a_person_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlyBooster(BoostingClassifier):
+        def forget(self, ids: Any, *, digest: bool = False) -> Any:
+            return super().forget([] if "person-000" in ids else ids, digest=digest)
+
+    monkeypatch.setattr(_trees, "BoostingClassifier", SlyBooster)
+    is_ok, output_text = run_alone(_trees.forget_in_boosting, monkeypatch)
+    assert not is_ok
+    assert "gradient boosting forgets exactly" in output_text.partition("NOT TRUE")[2]
 
 
 def test_the_regression_steps_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     is_ok, output_text = run_alone(_models.forget_in_regression, monkeypatch)
     assert is_ok
     output_text = " ".join(output_text.split())
-    assert re.search(r"influence: forgot 1 person, 4 rows .* certified", output_text)
+    assert re.search(r"influence: forgot 1 person, 4 rows; .* certified", output_text)
     numbers = re.search(r"gradient of (\S+); (\S+) of it .* Measured: (\S+),", output_text)
     assert numbers
     hides, spent, measured = map(float, numbers.groups())
@@ -260,10 +281,10 @@ def test_nets_forget_exactly_or_say_how_far_off_they_are(monkeypatch: pytest.Mon
     assert is_ok
     output_text = " ".join(output_text.split())
     assert re.search(
-        r"sisa-net: forgot 1 person, 4 rows .* 1 shard, \d stages?; exact", output_text
+        r"sisa-net: forgot 1 person, 4 rows; .* \(1 shard, \d stages?\); exact", output_text
     )
     assert "Equal to a fresh fit without the six: yes" in output_text
-    assert re.search(r"deepobliviate: forgot 1 person, 4 rows .* empirical", output_text)
+    assert re.search(r"deepobliviate: forgot 1 person, 4 rows; .* empirical", output_text)
     assert "the sum of absolute differences of all parameters" in output_text
     estimate, truth = map(
         float, re.findall(r"distance (?:of|is) (\d\S*?)(?: from|\.(?: |$))", output_text)

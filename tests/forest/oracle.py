@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.forest.people import DataSource, ForestPeople, fitted, raw_predictions
-from tests.forest.reference import Forest, Node, ReferenceSettings, as_float32, bits_of, grow_forest
+from tests.forest.reference import Forest, Node, ReferenceSettings, bits_of, grow_forest
 
 KINDS = ("leaf", "greedy", "random")
 
@@ -27,6 +27,7 @@ def resolve(world: DataSource, params: dict[str, Any]) -> ReferenceSettings:
         min_samples_leaf=params["min_samples_leaf"],
         subsample=params["subsample"],
         y_max=params.get("y_max"),
+        categories=tuple(params.get("categorical_features", ())),
     )
 
 
@@ -93,7 +94,7 @@ def root_split(model: Any, t: int) -> tuple[int, float]:
 
 def reference_leaves(forest: Forest, X: Any) -> NDArray[np.int64]:
     """Return the node in preorder that each row ends in, tree by tree."""
-    rows = as_float32(X)
+    rows = forest.encode(X)
     columns = []
     for tree in forest.trees:
         place = {id(node): number for number, node in enumerate(tree.preorder())}

@@ -164,10 +164,16 @@ def any_parameters(rng: np.random.Generator, world: DataSource) -> dict[str, Any
         "min_samples_split": pick(rng, *[2] * 5, 3, 8),
         "min_samples_leaf": pick(rng, *[1] * 6, 2, 2, 5),
         "subsample": pick(rng, *[1.0] * 6, 0.5, 0.5, 0.1),
+        "categorical_features": _some_columns(rng, len(world.columns)),
     }
     if world.is_classifier:
         return chosen | {"criterion": pick(rng, "gini", "entropy")}
     return chosen | {"y_max": pick(rng, None, None, Y_BOUNDS[world.y_kind])}
+
+
+def _some_columns(rng: np.random.Generator, n: int) -> list[int]:
+    """Return columns of categories: none in half of the cases."""
+    return pick(rng, [], np.flatnonzero(rng.random(n) < 0.6).tolist())  # type: ignore[no-any-return]
 
 
 def any_comfort(rng: np.random.Generator) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class ReferenceSettings(NamedTuple):
     min_samples_leaf: int
     subsample: float = 1.0
     y_max: float | None = None
+    categories: tuple[int, ...] = ()
 
 
 class NodeRows(NamedTuple):
@@ -56,10 +57,12 @@ class ReferenceSplit:
     attribute: int
     threshold: float
     missing_left: bool | None  # None: no missing values were seen
+    is_category: bool = False
 
     def goes_left(self, X: NDArray[np.float32]) -> NDArray[np.bool_]:
-        x = X[:, self.attribute]
-        return np.where(np.isnan(x), bool(self.missing_left), x <= np.float32(self.threshold))
+        x, c = X[:, self.attribute], np.float32(self.threshold)
+        passes = x == c if self.is_category else x <= c
+        return np.where(np.isnan(x), bool(self.missing_left), passes)
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,9 @@ class Node:
         node = self
         while node.split is not None:
             value = x[node.split.attribute]
-            left = node.missing_left if np.isnan(value) else value <= node.split.threshold
+            c = node.split.threshold
+            passes = value == c if node.split.is_category else value <= c
+            left = node.missing_left if np.isnan(value) else passes
             child = node.left if left else node.right
             assert child is not None
             node = child
@@ -191,19 +196,24 @@ def random_split(rows: NodeRows, key: int, settings: ReferenceSettings) -> Refer
         threshold = np.float32(least)
     elif threshold >= greatest:
         threshold = np.nextafter(np.float32(greatest), np.float32(-np.inf))
+    is_category = a in settings.categories
+    if is_category:
+        threshold = np.float32(candidates(x, key, a, 1, is_category=True)[0])
     missing_left = None
     if np.isnan(x).any():
         missing_left = draw(key, MISSING, a) % 2 == 1 and least < greatest
-    split = ReferenceSplit("random", a, float(threshold) + 0.0, missing_left)
+    split = ReferenceSplit("random", a, float(threshold) + 0.0, missing_left, is_category)
     left = split.goes_left(rows.X)
     lighter = min(rows.take(left).n, rows.take(~left).n)
     return None if lighter < settings.min_samples_leaf else split
 
 
-def candidates(x: NDArray[np.float32], key: int, a: int, k: int | None) -> list[float]:
+def candidates(
+    x: NDArray[np.float32], key: int, a: int, k: int | None, *, is_category: bool
+) -> list[float]:
     """Return the values that may split here, lowest priority first, `k` of them at most."""
     present = [float(v) for v in np.unique(x[~np.isnan(x)])]
-    valid = present if np.isnan(x).any() else present[:-1]
+    valid = present if is_category or np.isnan(x).any() else present[:-1]
     threshold_key = draw(key, THRESHOLD, a)
     return sorted(valid, key=lambda v: mix32(threshold_key, bits_of(v)))[:k]
 
@@ -215,9 +225,10 @@ def greedy_splits(
     for a in varying_attributes(rows, key)[: settings.max_features]:
         x = rows.X[:, a]
         sides = (False, True) if np.isnan(x).any() else (None,)
-        for value in candidates(x, key, a, settings.n_thresholds):
+        is_category = a in settings.categories
+        for value in candidates(x, key, a, settings.n_thresholds, is_category=is_category):
             for side in sides:
-                yield ReferenceSplit("greedy", a, value, side)
+                yield ReferenceSplit("greedy", a, value, side, is_category)
 
 
 def greedy_split(
@@ -283,6 +294,7 @@ class Forest:
     trees: tuple[Node, ...]
     classes: NDArray[Any] | None  # None: regression
     scale: int
+    encode: Callable[[NDArray[Any]], NDArray[np.float32]]
 
     def value(self, leaf: Node) -> NDArray[np.float64]:
         if self.classes is None:
@@ -297,13 +309,25 @@ class Forest:
             return np.full((len(X), width), 0.0 if self.classes is None else 1 / width)
         total = np.zeros((len(X), width))
         for tree in grown:
-            total += [self.value(tree.leaf_of(x)) for x in as_float32(X)]
+            total += [self.value(tree.leaf_of(x)) for x in self.encode(X)]
         return total / len(grown)
 
 
 def as_float32(X: NDArray[Any]) -> NDArray[np.float32]:
     """Round to float32; there is one zero."""
     return np.asarray(X).astype(np.float32) + np.float32(0)
+
+
+def encode_rows(X: NDArray[Any], categories: tuple[int, ...], seed: int) -> NDArray[np.float32]:
+    """Round to float32, with the hash of its column and text instead of a category."""
+    rows = as_float32(X)
+    for j in categories:
+        for i, value in enumerate(np.asarray(X)[:, j].tolist()):
+            if value == value:
+                text = str(int(value)) if value == int(value) else repr(value)
+                bits = keyed_hash(seed, "category", str(j), text) % 0x7F000000 + 0x00800000
+                rows[i, j] = struct.unpack("<f", struct.pack("<I", bits))[0]
+    return rows
 
 
 def grow_forest(
@@ -324,11 +348,15 @@ def grow_forest(
     else:
         scale = 0
         classes, target = np.unique(y, return_inverse=True)
-    rows = NodeRows(as_float32(X)[is_present], target.astype(np.int64), weight.astype(np.int64))
+
+    def encode(given: NDArray[Any]) -> NDArray[np.float32]:
+        return encode_rows(given, settings.categories, seed)
+
+    rows = NodeRows(encode(X)[is_present], target.astype(np.int64), weight.astype(np.int64))
     n_classes = 0 if classes is None else len(classes)
 
     def tree(t: int) -> Node:
         mine = np.array([in_tree(seed, t, row_id, settings.subsample) for row_id in kept_ids])
         return grow(rows.take(mine), keyed_hash(seed, "tree", t), 0, settings, n_classes)
 
-    return Forest(tuple(tree(t) for t in range(settings.n_trees)), classes, scale)
+    return Forest(tuple(tree(t) for t in range(settings.n_trees)), classes, scale, encode)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from letheon import DaREForestClassifier, DaREForestRegressor
+from letheon.data import as_matrix
 from letheon.exceptions import PrecisionWarning
-from letheon.forest._inputs import LabelTable, as_matrix, as_weights, resolve_max_features
+from letheon.forest._inputs import LabelTable, resolve_max_features
+from letheon.forest._weights import as_weights
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
@@ -48,7 +50,17 @@ def read_only(matrix: NDArray[Any]) -> NDArray[Any]:
     return copy
 
 
+def doubled(matrix: NDArray[Any]) -> Any:
+    """Return a sparse matrix in which every value is stored in two halves."""
+    rows, columns = np.indices(matrix.shape).reshape(2, -1)
+    halves = np.tile(matrix.ravel() / 2, 2)
+    return sp.coo_array((halves, (np.tile(rows, 2), np.tile(columns, 2))), shape=matrix.shape)
+
+
 SPELLINGS: dict[str, Callable[[], Any]] = {
+    "csr": lambda: sp.csr_array(X),
+    "csc": lambda: sp.csc_matrix(X.astype(np.float32)),
+    "coo with duplicates": lambda: doubled(X),
     "float32": lambda: X.astype(np.float32),
     "big-endian": lambda: X.astype(">f8"),
     "long double": lambda: X.astype(np.longdouble),
@@ -136,8 +148,11 @@ def test_every_kind_of_missing_value_is_nan(table: Any) -> None:
 )
 def test_columns_that_are_no_numbers_are_named(column: Any) -> None:
     frame = pl.DataFrame if isinstance(column, pl.Series) else pd.DataFrame
-    with pytest.raises(ValueError, match="columns 'kind' are not numeric; encode them"):
-        classifier().fit(frame({"n": X[:, 0], "kind": column}), Y)
+    table = frame({"n": X[:, 0], "kind": column})
+    with pytest.raises(ValueError, match="columns 'kind' are not numeric; name them in"):
+        classifier(categorical_features=None).fit(table, Y)
+    with pytest.raises(ValueError, match="columns 'kind' are not numeric; name them in"):
+        classifier().fit(table[["n"]], Y).predict(table[["kind"]])
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
@@ -178,13 +193,6 @@ def test_lazy_frames_are_refused() -> None:
         classifier().fit(table.lazy(), Y)
     with pytest.raises(TypeError, match=r"lazy frame.*collect\(\)"):
         classifier().fit(table, Y).predict(table.lazy())
-
-
-def test_sparse_rows_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"(?i)sparse"):
-        classifier().fit(sp.csr_array(X), Y)
-    with pytest.raises(TypeError, match=r"(?i)sparse"):
-        classifier().fit(X, Y).predict(sp.csr_array(X))
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])

@@ -41,6 +41,18 @@ def test_it_stops_where_it_is_told() -> None:
     assert search.depths.tolist() == [0, 1]
 
 
+def test_a_progress_bar_counts_the_levels(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    options: dict[str, Any] = {"tolerance": 1, "scoring": by_depth, "cv": 2, "max_random_depth": 1}
+    quiet = tune_random_depth(MODEL, X, Y, **options)
+    assert capsys.readouterr() == ("", "")
+    loud = tune_random_depth(MODEL, X, Y, progress=True, **options)
+    assert "random levels" in capsys.readouterr().err
+    assert loud.random_depth == quiet.random_depth
+
+
 def test_the_model_is_not_touched() -> None:
     before = MODEL.get_params()
     tune_random_depth(MODEL, X, Y, tolerance=1, max_random_depth=1)

@@ -14,13 +14,20 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from letheon import InfluenceClassifier, NaiveUnlearner, SISAClassifier
+from letheon import (
+    ForgetSearchCV,
+    InfluenceClassifier,
+    NaiveUnlearner,
+    SISAClassifier,
+)
+from letheon.centroid import NearestCentroid
 from letheon.exceptions import CertificateError
 from letheon.ledger.certificates.claims import (
     certificate_account,
     decimal,
     describe_parameters,
     figure,
+    is_of_letheon,
     to_code,
 )
 from letheon.ledger.certificates.facts import (
@@ -32,6 +39,7 @@ from letheon.ledger.certificates.facts import (
 )
 from letheon.ledger.models.examine import copy_rows
 from letheon.monitor import Reading
+from letheon.preprocessing import ForgetColumnTransformer, StandardScaler
 from letheon.verifier import SCHEMAS, UNLEARNING, canonical, check_schema, parse_strict
 from tests.ledger.forgetters import (
     CALLER,
@@ -277,7 +285,7 @@ def test_figures_do_not_tell_who_of_many_was_erased(name: str) -> None:
         )
         facts["method"]["noise"].pop("seedCommitment")
         facts["guarantee"]["accounting"] = certificate_account(facts["guarantee"]["accounting"])
-        facts["measurements"] = without_times("certified", facts["measurements"])
+        facts["measurements"] = without_times("certified", "influence", facts["measurements"])
         published.add(json.dumps(facts))
     assert len(published) == 1
 
@@ -418,3 +426,25 @@ def test_values_of_parameters(value: Any, text: Any) -> None:
 def test_a_text_of_a_method_of_others_is_hashed() -> None:
     odd = replace(NaiveUnlearner.facts, method="My Own Method")
     assert to_code(odd.method).startswith("text:")
+
+
+class ForeignCentroid(NearestCentroid):
+    """A forgetting model from outside letheon."""
+
+    __module__ = "elsewhere.models"
+
+
+class ForeignScaler(StandardScaler):
+    """A forgetting transformer from outside letheon."""
+
+    __module__ = "elsewhere.models"
+
+
+def test_foreign_parts_of_searches_and_column_transformers_are_seen() -> None:
+    X, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
+    for model, is_ours in ((NearestCentroid(), True), (ForeignCentroid(), False)):
+        search = ForgetSearchCV(model, {}, n_people=20, cv=2, random_state=0).fit(X, y)
+        assert is_of_letheon(search) is is_ours
+    for scaler, is_ours in ((StandardScaler(), True), (ForeignScaler(), False)):
+        columns = ForgetColumnTransformer([("number", scaler, [0, 1])]).fit(X)
+        assert is_of_letheon(columns) is is_ours

@@ -5,7 +5,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from letheon import DaREForestClassifier, ForgetPipeline, InfluenceClassifier
+from letheon import (
+    BoostingClassifier,
+    DaREForestClassifier,
+    ForgetPipeline,
+    InfluenceClassifier,
+)
 from letheon.sums import RidgeClassifier
 from letheon.table_pipeline import make_table_pipeline
 
@@ -41,6 +46,7 @@ def target(frame: pd.DataFrame) -> Any:
 
 MODELS: dict[str, Any] = {
     "dare": lambda: DaREForestClassifier(n_estimators=4, max_depth=5, random_state=1),
+    "boosting": lambda: BoostingClassifier(n_estimators=6, n_chains=2, random_state=1),
     "influence": lambda: InfluenceClassifier(l2=0.05),
     "ridge": RidgeClassifier,
 }
@@ -49,7 +55,8 @@ MODELS: dict[str, Any] = {
 def make_pipeline(kind: str) -> ForgetPipeline:
     """Return imputer, scaler and one-hot encoder in front of a model; every category counts."""
     pipeline = make_table_pipeline(MODELS[kind](), mixed_frame())
-    return pipeline.set_params(columns__category__min_frequency=None)
+    has_encoder = "columns__category__min_frequency" in pipeline.get_params()
+    return pipeline.set_params(columns__category__min_frequency=None) if has_encoder else pipeline
 
 
 def fit_pipeline(kind: str) -> Any:

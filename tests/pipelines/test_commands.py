@@ -10,6 +10,8 @@ import letheon
 from tests.cli.ledgers import call, done
 from tests.pipelines.people import LEAVING, PEOPLE, N, fit_pipeline, mixed_frame, target, write_csv
 
+METHODS = ("dare", "boosting", "influence", "ridge")
+CATEGORY_STEPS = {"boosting": "unchanged"}
 ROLES = ("--target", "churned", "--ids", "customer")
 
 
@@ -38,17 +40,18 @@ def erase_and_audit(home: Path, *models: str) -> dict[str, str]:
 
 def test_a_csv_is_trained_forgotten_and_audited(home: Path) -> None:
     rows = home.parent / "train.csv"
-    for method in ("dare", "influence", "ridge"):
+    for method in METHODS:
         words = ("--rows", rows, "--name", method, "--method", method, *ROLES)
         added = done("model", "add", *words, "--test", rows, "--ledger", home)
         assert (added["n_rows"], added["method"]) == (N, "pipeline")
         steps = {column["column"]: column["steps"] for column in added["columns"]}
         assert list(steps) == list(mixed_frame().columns)
-        assert steps["city"] == steps["plan"] == "OneHotEncoder"
+        assert {steps["city"], steps["plan"]} == {CATEGORY_STEPS.get(method, "OneHotEncoder")}
         scaled = "" if method == "dare" else ", StandardScaler"
-        assert steps["age"] == steps["member"] == f"SimpleImputer{scaled}"
-    checked = erase_and_audit(home, "dare", "influence", "ridge")
-    assert checked == {"dare": "V4", "influence": "V5", "ridge": "V4"}
+        expected = CATEGORY_STEPS.get(method, f"SimpleImputer{scaled}")
+        assert steps["age"] == steps["member"] == expected
+    checked = erase_and_audit(home, *METHODS)
+    assert checked == {"dare": "V4", "boosting": "V4", "influence": "V5", "ridge": "V4"}
 
 
 def test_the_preprocessing_is_printed_as_a_table(home: Path) -> None:
@@ -104,7 +107,7 @@ def test_rows_that_cannot_be_used_are_refused_without_their_values(home: Path, s
     assert done("model", "list", "--ledger", home) == []
 
 
-@pytest.mark.parametrize("method", ["dare", "influence", "ridge"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_csv_with_every_kind_of_column(home: Path, method: str) -> None:
     """Constants, empty columns, dates, mixed types, unique texts and odd names."""
     frame = mixed_frame()
@@ -131,3 +134,11 @@ def test_a_method_with_a_model_file_is_refused(home: Path) -> None:
     result = call("model", "add", *words, "--method", "ridge", "--ledger", home)
     assert result.exit_code == 2
     assert "--method" in result.output
+
+
+def test_the_preprocessing_of_a_model_is_shown(home: Path) -> None:
+    words = ("--rows", home.parent / "train.csv", "--name", "m", *ROLES, "--ledger", home)
+    done("model", "add", *words)
+    result = call("model", "show", "m", "--ledger", home)
+    lines = [" ".join(line.split()) for line in result.output.splitlines()]
+    assert {"age SimpleImputer", "city OneHotEncoder"} <= set(lines)

@@ -14,14 +14,15 @@ from letheon.compose import ForgetPipeline
 from letheon.data import as_frame
 from letheon.datasets import Requests
 from letheon.evaluation import usual_models
+from letheon.exceptions import CannotForgetError
 from letheon.guarantee import TrainingSize
 from letheon.ledger.models.examine import copy_rows
 from letheon.monitor import Calibration, Monitor
+from letheon.scoring import infer_task
 from letheon.select import Need, Tolerances, choose, default_candidates
 from letheon.select._candidates import add_preprocessing
 from letheon.service.what_if import WhatIfOrder, measure_methods
 from letheon.table_pipeline import (
-    infer_task,
     list_treatments,
     make_model,
     make_table_pipeline,
@@ -73,6 +74,12 @@ def test_models_follow_the_task() -> None:
         make_model("magic", "regression")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("model", [None, "dare", StandardScaler()])
+def test_a_pipeline_for_a_model_that_cannot_forget_is_refused(model: Any) -> None:
+    with pytest.raises(CannotForgetError, match="expected a model of letheon"):
+        make_table_pipeline(model, mixed_frame())
+
+
 def test_a_frame_takes_the_types_of_another() -> None:
     typed = mixed_frame()
     typed["plan"] = typed["plan"].cat.reorder_categories(["gold", "basic"], ordered=True)
@@ -118,10 +125,13 @@ def test_choose_proposes_a_pipeline_for_a_mixed_frame() -> None:
     results = {result.candidate: result for result in comparison.tried}
     pipeline = results["ForgetPipeline of DaREForestClassifier"]
     assert (pipeline.verdict, pipeline.evaluation.equal_digests) == ("within", True), comparison
+    boosting = results["ForgetPipeline of BoostingClassifier"]
+    assert set(boosting.settings) == {"model__skeleton_people"}
+    assert boosting.evaluation.equal_digests is True
     assert "ForgetPipeline of InfluenceClassifier" in comparison.excluded
 
 
-@pytest.mark.parametrize("kind", ["dare", "influence"])
+@pytest.mark.parametrize("kind", ["dare", "boosting", "influence"])
 def test_a_pipeline_is_evaluated_like_a_model(kind: str) -> None:
     frame = mixed_frame()
     (ordinary,) = usual_models(frame, is_regression=False, seed=0, family="forest")
@@ -133,7 +143,7 @@ def test_a_pipeline_is_evaluated_like_a_model(kind: str) -> None:
         seeds=3,
         canaries=False,
     )
-    assert evaluation.equal_digests is (True if kind == "dare" else None)
+    assert evaluation.equal_digests is (None if kind == "influence" else True)
 
 
 @pytest.mark.filterwarnings("ignore::letheon.exceptions.LetheonWarning")
@@ -166,7 +176,7 @@ def test_what_if_measures_pipelines_on_a_mixed_frame() -> None:
         warnings.simplefilter("ignore")
         measure_methods(order, heard.append)
     results = {item["row"]["method"]: item["row"] for item in heard if "row" in item}
-    assert {"dare", "influence", "sisa", "pipeline", "retrain"} <= results.keys()
+    assert {"dare", "boosting", "influence", "sisa", "pipeline", "retrain"} <= results.keys()
     assert {row["basis"] for row in results.values()} == {"measured"}, results
 
 

@@ -8,13 +8,14 @@ import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.preprocessing import FunctionTransformer, Normalizer
 from sklearn.preprocessing import OneHotEncoder as PlainEncoder
 
 import letheon
-from letheon import DataIndependent, ForgetPipeline
-from letheon.exceptions import CannotForgetError, LetheonError
+from letheon import BoostingClassifier, DataIndependent, ForgetPipeline
+from letheon.exceptions import CannotForgetError, ChangedParametersError, LetheonError
 from letheon.preprocessing import (
     CountVectorizer,
     ForgetColumnTransformer,
@@ -157,3 +158,56 @@ def test_equal_names_need_the_names_of_the_transformers() -> None:
     assert transformer(parts).get_feature_names_out().tolist() == ["one__age", "two__age"]
     with pytest.raises(ValueError, match="verbose_feature_names_out=True"):
         transformer(parts, verbose_feature_names_out=False).get_feature_names_out()
+
+
+@pytest.mark.parametrize("place", ["scaler", "encoder"])
+def test_a_changed_parameter_of_a_fitted_part_is_refused(place: str) -> None:
+    numbers = ForgetPipeline([("scale", StandardScaler(random_state=0))])
+    model = transformer([("number", numbers, ["age"]), ("city", encoder(), ["city"])])
+    parts = model.named_transformers_
+    if place == "scaler":
+        parts["number"]["scale"].set_params(with_mean=False)
+    else:
+        parts["city"].set_params(min_frequency=2)
+    with pytest.raises(ChangedParametersError):
+        model.forget(["a"])
+    assert model.n_rows_ == len(FRAME)
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [("n", StandardScaler(random_state=0), ["age"]), ("c", "passthrough", ["city", "part0_0"])],
+        [("n", StandardScaler(random_state=0), ["age"]), ("c", "passthrough", ["city"])],
+        [("n", "passthrough", ["age"]), ("c", "passthrough", ["city", "age"])],
+    ],
+)
+def test_numbers_and_texts_side_by_side_in_every_library(make: Any, parts: Any) -> None:
+    """With polars, a column vanished if two had the same name, and other numbers failed."""
+    table = make({name: FRAME[name].tolist() * 5 for name in FRAME} | {"part0_0": range(20)})
+    booster = BoostingClassifier(n_estimators=2, random_state=0)
+    model = ForgetPipeline([("columns", ForgetColumnTransformer(parts)), ("model", booster)])
+    model.fit(table, np.arange(20) % 2, ids=range(20)).forget([3])
+    assert model["model"].n_features_in_ == len(model["columns"].get_feature_names_out())
+    model.forget([0, 1, 2])
+    fresh = clone(model).fit(table[4:], np.arange(4, 20) % 2, ids=range(4, 20))
+    assert model.digest() == fresh.digest()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"remainder": 5},
+        {"transformers": [("n", object(), [0])]},
+        {"transformers": None},
+        {"sparse_threshold": "x"},
+        {"sparse_threshold": None},
+        {"verbose_feature_names_out": []},
+    ],
+)
+def test_wrong_parameters_are_refused_before_the_fit(wrong: dict[str, Any]) -> None:
+    """Some were accepted, and the file of the model could not be loaded."""
+    columns = ForgetColumnTransformer([("n", "passthrough", [0])]).set_params(**wrong)
+    with pytest.raises((ValueError, CannotForgetError), match=r"expected|cannot forget|must be"):
+        columns.fit(np.eye(3))

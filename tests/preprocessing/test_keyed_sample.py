@@ -90,6 +90,19 @@ def test_only_sampled_people_matter() -> None:
     np.testing.assert_allclose(abs(model.transformer_.components_), abs(expected.components_))
 
 
+def test_a_border_that_moves_causes_a_fit() -> None:
+    """The number of people is rounded; when it changes, so does the sample of those who stay."""
+    ids = np.arange(len(X))
+    model = KeyedSample(PCA(2), n_people=100, random_state=0).fit(X, ids=ids)
+    outside = ids[~model.is_sampled(ids)]
+    border = model.sums_.border
+    assert model.forget(outside).work == 1.0
+    assert model.sums_.border != border
+    stay = np.setdiff1d(ids, outside)
+    fresh = KeyedSample(PCA(2), n_people=100, random_state=0).fit(X[stay], ids=stay)
+    assert model.digest() == fresh.digest()
+
+
 def test_frames_and_texts() -> None:
     people = frame(0, 60)[["age", "grade"]].fillna(0.0)
     model = KeyedSample(PCA(1), n_people=20, random_state=0).fit(people)
@@ -119,6 +132,14 @@ def test_a_sample_without_people_and_other_errors() -> None:
     with pytest.raises(EmptyModelError, match="fit on the remaining rows would fail"):
         model.forget([0, 1])
     assert model.digest() == before
+
+
+def test_splines_of_a_constant_column_are_read_back() -> None:
+    constant = np.column_stack([X[:, 0], np.full(len(X), 7.0)])
+    model = KeyedSample(SplineTransformer(n_knots=3), n_people=100, random_state=0).fit(constant)
+    again = letheon.state.decode(letheon.state.encode(model))
+    assert again.digest() == model.digest()
+    assert_array_equal(again.transform(constant), model.transform(constant))
 
 
 def test_it_is_exported() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import preprocessing as sk
 
+from letheon.data import as_ids
 from letheon.preprocessing import TargetEncoder
 from letheon.preprocessing import _target as target_module
 from tests.preprocessing.plans import check_plan, prepare_removal
@@ -162,3 +163,10 @@ def test_pandas_output_and_missing_values() -> None:
     model = TargetEncoder(random_state=0, smooth=0.0).set_output(transform="pandas")
     model.fit(X, np.array([1, 0, 1, 0]))
     assert_array_equal(model.transform(X).to_numpy(), [[1, 1], [0, 0], [1, 1], [0, 0]])
+
+
+def test_the_seed_draws_the_folds() -> None:
+    ids, model = as_ids(np.arange(60)), TargetEncoder(cv=3)
+    first, second = (model._find_folds(ids, seed) for seed in (0, 1))
+    assert (first != second).any()
+    assert set(first.tolist()) == set(second.tolist()) == {0, 1, 2}

@@ -211,7 +211,7 @@ def test_a_process_that_ends_says_why(work: Any, code: str) -> None:
 def _is_gone(pid: int) -> bool:
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return status.rpartition(")")[2].split()[0] == "Z"
 

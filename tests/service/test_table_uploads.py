@@ -42,12 +42,14 @@ def check_erasure(desk: Desk, folder: Path) -> None:
     assert {"V2", "V4"} <= {result.level for result in report if result.verdict == "pass"}
 
 
+@pytest.mark.parametrize("method", ["boosting", "ridge"])
 def test_a_table_is_trained_forgotten_and_audited(
+    method: str,
     desk: Desk,
     rows: bytes,
     tmp_path: Path,
 ) -> None:
-    made = upload(desk, rows, method="ridge")
+    made = upload(desk, rows, method=method)
     assert made.status_code == 201, made.text
     assert (made.json()["live_rows"], made.json()["method"]) == (N, "pipeline")
     check_erasure(desk, tmp_path)

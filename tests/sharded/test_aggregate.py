@@ -11,8 +11,8 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
 from letheon import SISAClassifier, SISARegressor
+from letheon.sharded._predictor import mean_probabilities, vote_shares
 from letheon.sharded._shards import ConstantModel
-from letheon.sharded._sisa import mean_probabilities, vote_shares
 from tests.sharded.people import make_people
 
 

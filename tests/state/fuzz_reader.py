@@ -212,10 +212,7 @@ class InputRangeWorker:
         from tests.state.reader_seeds import load_seeds
 
         self.options = options
-        seeds = load_seeds()
-        if not options["deep"]:
-            seeds = {name: data for name, data in seeds.items() if not name.startswith("deep")}
-        self.mutator = Mutator(seeds)
+        self.mutator = Mutator(load_seeds(deep=options["deep"], prefix=options["seeds"]))
         self.saved = saved_inputs(options["replay"])
         self.reading = InputReader(Path(options["folder"]))
         self.counts: collections.Counter[str] = collections.Counter()
@@ -230,8 +227,14 @@ class InputRangeWorker:
     def alone(cls, folder: Path) -> Self:
         """Return a worker of this process, without a guard."""
         (folder / "status").write_bytes(bytes(8))
-        common = {"seed": 0, "deep": False, "plant": None, "guard": None, "native": False}
-        common |= {"replay": None, "warm": True}
+        common: dict[str, Any] = {
+            "seed": 0,
+            "deep": False,
+            "plant": None,
+            "guard": None,
+            "native": False,
+        }
+        common |= {"replay": None, "warm": True, "seeds": ""}
         places = {name: str(folder / name) for name in ("status", "report")}
         return cls({**common, **places, "folder": str(folder)})
 
@@ -262,9 +265,8 @@ class InputRangeWorker:
         from letheon import state
         from tests.state.reader_seeds import load_seeds
 
-        for name, data in load_seeds().items():
-            if self.options["deep"] or not name.startswith("deep"):
-                use(state.decode(data))
+        for data in load_seeds(deep=self.options["deep"], prefix=self.options["seeds"]).values():
+            use(state.decode(data))
 
     def try_input(self, number: int, target: str, data: bytes) -> None:
         """Read one input and use what comes out."""
@@ -462,10 +464,7 @@ class Supervisor:
         from tests.state.mutate import Mutator
         from tests.state.reader_seeds import load_seeds
 
-        seeds = load_seeds()
-        if not self.options.deep:
-            seeds = {name: data for name, data in seeds.items() if not name.startswith("deep")}
-        mutator = Mutator(seeds)
+        mutator = Mutator(load_seeds(deep=self.options.deep, prefix=self.options.seeds))
         for finding in self.findings:
             _say(json.dumps(finding) + "\n")
             if self.options.save and not self.options.replay and len(self.findings) < 1000:
@@ -501,6 +500,7 @@ class _Child:
             "last": last,
             "seed": parent.options.seed,
             "deep": parent.options.deep,
+            "seeds": parent.options.seeds,
             "replay": parent.options.replay and str(parent.options.replay),
             "warm": not parent.options.cold,
             "plant": parent.options.plant,
@@ -576,6 +576,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cold", action="store_true", help="begin at once; memory is not measured")
     parser.add_argument("--plant", choices=("offsets", "behind"), help="a bug to find")
     parser.add_argument("--deep", action="store_true", help="also nets; imports torch")
+    parser.add_argument("--seeds", default="", help="start of the names of seeds to mutate")
     parser.add_argument("--coverage", action="store_true", help="lines that inputs reach")
     parser.add_argument("--no-guard", action="store_true")
     parser.add_argument("--quiet", action="store_true")

@@ -274,6 +274,47 @@ def _sums() -> Iterator[Any]:
     for last in (forest, sums.RidgeClassifier(random_state=0)):
         pipeline = make_table_pipeline(last, frame)
         yield pipeline.set_params(columns__category__min_frequency=3).fit(frame, Y, ids=IDS)
+    yield from _sampled(frame)
+
+
+def _sampled(frame: Any) -> Iterator[Any]:
+    """Yield pipelines with samples of people, texts, targets, and a search."""
+    from sklearn.decomposition import PCA
+
+    import letheon
+    from letheon import preprocessing, sums
+
+    parts = [
+        ("text", preprocessing.CountVectorizer(), "t"),
+        ("target", preprocessing.TargetEncoder(random_state=0), ["c"]),
+        ("bins", preprocessing.QuantileBinner(n_bins=3, random_state=0), ["n"]),
+    ]
+    columns = preprocessing.ForgetColumnTransformer(parts, sparse_threshold=0)
+    last = sums.RidgeClassifier(random_state=0)
+    pipeline = letheon.ForgetPipeline([("columns", columns), ("model", last)])
+    yield pipeline.fit(frame.assign(n=X[:, 1], t=TEXTS), Y, ids=IDS)
+    pca = preprocessing.KeyedSample(PCA(2), n_people=12, random_state=0)
+    sampled = letheon.ForgetPipeline([("pca", pca), ("model", last)])
+    yield sampled.fit(X, Y, ids=IDS)
+    grid = {"model__alpha": [0.1, 1.0]}
+    yield letheon.ForgetSearchCV(sampled, grid, cv=2, random_state=0).fit(X, Y, ids=IDS)
+
+
+def _boosted() -> Iterator[Any]:
+    import pandas as pd
+
+    import letheon
+
+    few: dict[str, Any] = {"n_estimators": 2, "max_leaves": 4, "min_samples_leaf": 2}
+    few |= {"n_chains": 2, "random_state": 0}
+    yield letheon.BoostingClassifier(**few, class_weight="balanced").fit(X, Y, ids=IDS)
+    frame = pd.DataFrame({"n": X[:, 0], "c": list("abcd" * 6)})
+    three = letheon.BoostingClassifier(**few, skeleton_people=8)
+    yield three.fit(frame, np.arange(24) % 3)
+    yield letheon.BoostingRegressor(**few, weight_bits=4).fit(
+        X, X[:, 0], sample_weight=np.arange(1, 25) / 16
+    )
+    yield letheon.BoostingRegressor(**few, loss="poisson", y_max=8.0).fit(X, np.abs(X[:, 1]))
 
 
 def _deep() -> Iterator[Any]:
@@ -294,15 +335,17 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "transformers": _transformers,
     "ours": _ours,
     "ours-sums": _sums,
+    "ours-boosted": _boosted,
     "deep": _deep,
 }
 
 
-def load_seeds() -> dict[str, bytes]:
-    """Return the encoded seeds by name."""
+def load_seeds(*, deep: bool = True, prefix: str = "") -> dict[str, bytes]:
+    """Return the encoded seeds by name, with or without networks."""
     return {
         path.name.removesuffix(".z"): zlib.decompress(path.read_bytes())
-        for path in sorted(SEEDS.glob("*.z"))
+        for path in sorted(SEEDS.glob(f"{prefix}*.z"))
+        if deep or not path.name.startswith("deep")
     }
 
 

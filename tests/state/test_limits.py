@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -483,6 +484,25 @@ def test_many_small_trees_over_many_rows_are_refused_before_they_are_built() -> 
     blob = _forest_blob(20_000, 10_000)  # 4 bytes for each row in each tree: 800 MB
     with pytest.raises(MemoryLimitError, match=r"letheon\.forest"):
         state.decode(blob)
+
+
+def test_boosted_trees_of_one_leaf_over_many_rows_are_refused_before_they_are_built() -> None:
+    rows = np.zeros((10_000, 1), np.float32)
+    model = letheon.BoostingRegressor(n_estimators=1, random_state=0).fit(rows, rows[:, 0])
+    parts = model.boosting_._to_state()
+    settings = replace(parts["settings"], n_rounds=10_000)
+    trees = np.tile(parts["trees"][20:], 10_000)
+    header = parts["trees"][:20].copy()
+    header[8:12] = np.frombuffer(np.uint32(10_000).tobytes(), np.uint8)
+    few = parts | {"settings": replace(settings, n_rounds=9)}
+    with pytest.raises(ValueError, match="fewer trees"):
+        type(model.boosting_)._native_cost(few)
+    forged = parts | {"settings": settings, "trees": np.concatenate([header, trees])}
+    n_bytes, _ = type(model.boosting_)._native_cost(forged)
+    assert n_bytes > 10_000 * 10_000  # a byte for each row in each tree
+    vars(model.boosting_)["_to_state"] = lambda: forged
+    with pytest.raises(MemoryLimitError, match=r"letheon\.boosting"):
+        state.decode(state.encode(model))
 
 
 @pytest.mark.parametrize("n_columns", [1, 12])

@@ -18,7 +18,7 @@ from letheon import ForgetPipeline
 from letheon.checks import parametrize_with_checks
 from letheon.data import SlotRows, as_ids, hold_target
 from letheon.delta import Block, Delta, ReplacedRows, RowSource, take_block
-from letheon.exceptions import EmptyModelError
+from letheon.exceptions import EmptyModelError, InvalidParameterError
 from letheon.preprocessing import CountVectorizer, TfidfVectorizer
 from letheon.sums import BernoulliNB, CategoricalNB, ComplementNB, MultinomialNB
 from letheon.sums import _bayes as module
@@ -371,3 +371,9 @@ def test_blocks_without_labels_are_refused() -> None:
     block = source.take(np.array([0]))
     with pytest.raises(ValueError, match="requires y"):
         module._labels_of(Block(block.X, None, block.ids))
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": ""}, {"class_prior": [[1], [2, 3]]}, {"norm": "x"}])
+def test_wrong_parameters_are_refused_before_the_fit(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameterError, match="expected"):
+        ComplementNB(**wrong).fit([[1.0], [2.0]], [0, 1])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,40 @@ def test_order_and_removed_rows_leave_no_trace(X: Any, random: Any) -> None:
     for row in order[n_kept:]:
         sums.subtract(X[row : row + 1])
     assert sums == sum_rows(X[sorted(order[:n_kept])])
+
+
+@given(draw_matrix(), st.integers(0, 8))
+def test_sparse_rows_have_the_same_sums(X: Any, n_removed: int) -> None:
+    X[np.abs(X) < 1.0] = 0.0
+    table = sp.csr_array(X)
+    sums = ColumnSums(X.shape[1])
+    sums.add(table)
+    sums.subtract(table[:n_removed])
+    assert sums == sum_rows(X[n_removed:])
+
+
+def test_sparse_rows_that_are_not_sorted_or_not_valid() -> None:
+    table = sp.csr_array((np.array([2.0, 1.0, 4.0]), np.array([1, 0, 1]), np.array([0, 3])))
+    sums = ColumnSums(2)
+    sums.add(table)
+    assert sums.totals.tolist() == [1.0, 6.0]
+    assert table.data.tolist() == [2.0, 1.0, 4.0]
+    before = sums.copy()
+    for wrong, message in (([[1.0, np.inf]], "infinity"), ([[0.0, 1.0, 1.0]], "are missing")):
+        with pytest.raises(ValueError, match=message):
+            sums.add(sp.csr_array(np.array(wrong)))
+    begins, columns = np.array([0, 1]), np.array([1, 0])
+    with pytest.raises(ValueError, match="do not match"):
+        sums._core.change_sparse(begins, columns, np.ones(2), True)
+    assert sums == before
+
+
+def test_many_sparse_rows_and_carries() -> None:
+    X = np.full((5_000, 2), 1.7e9)
+    X[:, 1] = 0.0
+    sums = ColumnSums(2)
+    sums.add(sp.csr_array(X))
+    assert sums == sum_rows(X)
 
 
 def test_many_rows_and_carries() -> None:

@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 from letheon.sums import Gram
 from letheon.sums._gram import (
     LARGEST,
+    PendingGram,
     Slices,
     empty_slices,
     multiply_slices,
@@ -135,6 +136,71 @@ def test_put_and_select(X: Any, data: Any) -> None:
     selected = gram.select(order)
     assert selected.exact_product(0, 0) == gram.exact_product(column, column)
     assert not selected.products[:, 1].any()
+
+
+def sparse_slices(X: Any) -> Slices:
+    none = Slices(np.empty((len(X), 0)), np.empty((len(X), 0)), np.zeros(0, np.int64))
+    return slice_sparse(sp.csr_array(X), np.ones(X.shape[1]), None, none)
+
+
+@given(MATRICES, st.data())
+def test_kept_floats_are_those_of_the_integers(X: Any, data: Any) -> None:
+    X[np.abs(X) < 1.0] = 0.0
+    n = X.shape[1]
+    gram = Gram(n)
+    gram.add(sparse_slices(X))
+    assert not gram.read_floats().any() or gram.products.any()
+    gram.subtract(sparse_slices(X[: data.draw(st.integers(1, len(X)))]))
+    assert np.array_equal(gram.read_floats(), gram.to_float())
+    columns = np.array([data.draw(st.integers(0, n - 1))])
+    products = np.ones((3, n, 1), np.int64)
+    gram.put(columns, products, np.zeros(n, np.int64))
+    assert np.array_equal(gram.read_floats(), gram.to_float())
+    gram.add(slice_matrix(X))
+    assert np.array_equal(gram.read_floats(), gram.to_float())
+
+
+@given(MATRICES, st.booleans(), st.data())
+def test_pending_changes_are_made_once_and_later(X: Any, is_sparse: bool, data: Any) -> None:
+    n = X.shape[1]
+    make = sparse_slices if is_sparse else slice_matrix
+    original, expected = Gram(n), Gram(n)
+    for gram in (original, expected):
+        gram.add(make(X))
+    before = original.products.copy()
+    pending = PendingGram(original)
+    order = np.array(data.draw(st.permutations([*range(n), -1])))
+    for gram in (pending, expected):
+        gram.subtract(make(X[:1]))
+    assert np.array_equal(pending.select(order).products, expected.select(order).products)
+    assert np.array_equal(pending.select(order).n_clipped, expected.select(order).n_clipped)
+    for gram in (pending, expected):
+        gram.put(np.array([0]), np.ones((3, n, 1), np.int64), np.zeros(n, np.int64))
+    assert np.array_equal(pending.select(order).products, expected.select(order).products)
+    assert np.array_equal(pending.to_float(), expected.to_float())
+    assert np.array_equal(original.products, before)
+    assert pending.settle() is original
+    assert np.array_equal(original.products, expected.products)
+    assert np.array_equal(original.n_clipped, expected.n_clipped)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [*range(10), *range(11, 40), -1, *range(40, 200)],
+        [-1, *range(199, -1, -1), 5],
+        [],
+        [-1, -1],
+    ],
+)
+def test_select_copies_runs_and_single_columns(columns: list[int]) -> None:
+    gram = Gram(200)
+    gram.products[:] = np.random.default_rng(0).integers(-9, 9, gram.products.shape)
+    order = np.array(columns, np.int64)
+    selected = gram.select(order).products
+    is_kept = order >= 0
+    expected = gram.products[:, order][:, :, order] * (is_kept[:, None] & is_kept)
+    assert np.array_equal(selected, expected)
 
 
 def test_a_damaged_state_is_refused() -> None:

@@ -164,6 +164,18 @@ def test_the_last_row_of_a_class() -> None:
     assert model.n_rows_ == 7
 
 
+def test_a_row_has_the_same_components_alone_and_in_a_table() -> None:
+    """BLAS gives other last bits; a model behind a PCA then subtracted what was never added."""
+    rng = np.random.default_rng(0)
+    for n_features, n_rows in ((45, 30), (131, 700), (300, 337)):
+        X = rng.normal(size=(n_rows, n_features))
+        model = PCA(n_components=7, random_state=0).fit(X)
+        together = model.transform(X)
+        parts = [model.transform(X[k : k + 1]) for k in range(20)] + [model.transform(X[20:])]
+        assert np.array_equal(np.vstack(parts), together)
+        assert np.allclose(together, (X - model.mean_) @ model.components_.T)
+
+
 def test_an_outlier_is_clipped_and_counted() -> None:
     X = np.random.default_rng(0).normal(size=(400_000, 1))
     X[17] = 1e9

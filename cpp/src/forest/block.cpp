@@ -86,7 +86,8 @@ void Block::pack_as(const Draft& draft, Layout layout, Bytes8& storage) {
              0,
              kUnknown,
              static_cast<std::uint8_t>(list.truncated),
-             static_cast<std::uint8_t>(list.has_missing)};
+             static_cast<std::uint8_t>(list.has_missing),
+             static_cast<std::uint8_t>(list.is_category)};
     List<Count>(block, entry).set(draft, rank);
     offset += List<Count>::n_bytes(padded(list.size), draft.n_lanes, moments, list.has_missing);
   }

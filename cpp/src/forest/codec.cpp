@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "letheon/common/framing.hpp"
+
 namespace letheon::forest {
 
 namespace {
@@ -18,55 +20,7 @@ constexpr std::uint8_t kMissingLeft = 8;
 // Of a row, besides its values: target, weight, id, slots, and sixteen columns on their way.
 constexpr std::uint64_t kRowBytes = 256;
 
-[[noreturn]] void refuse(const std::string& what) {
-  throw std::invalid_argument("the bytes of the trees are damaged: " + what);
-}
-
-template <typename T>
-void put(std::vector<std::uint8_t>& out, T value) {
-  const auto bits = static_cast<std::make_unsigned_t<T>>(value);
-  for (std::size_t k = 0; k < sizeof(T); ++k) {
-    out.push_back(static_cast<std::uint8_t>(bits >> (8 * k)));
-  }
-}
-
-class Reader {
- public:
-  explicit Reader(Bytes bytes) noexcept : bytes_(bytes) {}
-
-  template <typename T>
-  [[nodiscard]] T get() {
-    if (bytes_.size() - at_ < sizeof(T)) {
-      refuse("they end too early");
-    }
-    std::make_unsigned_t<T> bits = 0;
-    for (std::size_t k = 0; k < sizeof(T); ++k) {
-      bits = static_cast<std::make_unsigned_t<T>>(
-          bits | static_cast<std::make_unsigned_t<T>>(bytes_[at_ + k]) << (8 * k));
-    }
-    at_ += sizeof(T);
-    return static_cast<T>(bits);
-  }
-
-  [[nodiscard]] Bytes take(std::uint64_t n) {
-    if (n > bytes_.size() - at_) {
-      refuse("they end too early");
-    }
-    const Bytes part = bytes_.subspan(at_, static_cast<std::size_t>(n));
-    at_ += static_cast<std::size_t>(n);
-    return part;
-  }
-
-  void require_end() const {
-    if (at_ != bytes_.size()) {
-      refuse("there are too many of them");
-    }
-  }
-
- private:
-  Bytes bytes_;
-  std::size_t at_ = 0;
-};
+[[noreturn]] void refuse(const std::string& what) { refuse_bytes("trees", what); }
 
 std::uint8_t tag_of(const Tree& tree, const Node& node) {
   if (!node.is_split()) {
@@ -90,7 +44,7 @@ void put_sums(std::vector<std::uint8_t>& out, Lanes lanes, std::span<const std::
   }
 }
 
-void check_sums(Reader& reader, const Tree& tree, NodeId id) {
+void check_sums(ByteReader& reader, const Tree& tree, NodeId id) {
   const Lanes lanes = tree.totals(id);
   bool same = true;
   if (tree.is_regression()) {
@@ -117,6 +71,10 @@ void route(const Table& table, Tree& tree, NodeId id, const Verdict& verdict) {
   if (saw_missing != verdict.saw_missing) {
     refuse("a node is wrong about missing values");
   }
+  const auto is_chosen = [&](Slot slot) { return column.at(slot) == verdict.threshold; };
+  if (verdict.is_category && std::ranges::none_of(rows, is_chosen)) {
+    refuse("a node asks for a category that none of its rows has");
+  }
   const auto right = std::ranges::stable_partition(
       rows, [&](Slot slot) { return verdict.sends_left(column.at(slot)); });
   const auto n_right = static_cast<std::uint32_t>(right.size());
@@ -136,7 +94,7 @@ void route(const Table& table, Tree& tree, NodeId id, const Verdict& verdict) {
 
 // The bytes of each tree, of at most so many.
 std::vector<Bytes> split_frame(Bytes bytes, std::uint32_t n_lanes, std::size_t most_trees) {
-  Reader reader(bytes);
+  ByteReader reader(bytes);
   if (!std::ranges::equal(reader.take(kMagic.size()), kMagic)) {
     refuse("they do not begin as trees do");
   }
@@ -167,7 +125,7 @@ struct TreeShape {
 
 // Counts the nodes of a tree in its bytes; looks at no row.
 TreeShape shape_of(Bytes bytes, std::uint64_t n_lanes, bool regression) {
-  Reader reader(bytes);
+  ByteReader reader(bytes);
   TreeShape shape;
   std::vector<std::uint32_t> depths{0};
   while (!depths.empty()) {
@@ -246,7 +204,7 @@ void read_tree(Bytes bytes, const Table& table, const Spec& spec, Tree& tree) {
     NodeId id;
     std::uint32_t depth;
   };
-  Reader reader(bytes);
+  ByteReader reader(bytes);
   std::vector<Step> stack{{Tree::kRoot, 0}};
   while (!stack.empty()) {
     const auto [id, depth] = stack.back();
@@ -265,6 +223,7 @@ void read_tree(Bytes bytes, const Table& table, const Spec& spec, Tree& tree) {
           depth >= spec.max_depth || (kind == 2) != (depth < spec.random_depth)) {
         refuse("a split contradicts the settings");
       }
+      verdict.is_category = spec.is_category(verdict.attribute);
     }
     check_sums(reader, tree, id);
     if (kind == 0) {
@@ -277,6 +236,7 @@ void read_tree(Bytes bytes, const Table& table, const Spec& spec, Tree& tree) {
     tree.set_kind(id, kind == 1 ? Kind::greedy : Kind::random);
     node.attribute = verdict.attribute;
     node.threshold = verdict.threshold;
+    node.is_category = verdict.is_category;
     node.saw_missing = verdict.saw_missing;
     node.missing_left = verdict.saw_missing && verdict.missing_left;
     if (tree.sends_missing_left(node) != verdict.missing_left) {

@@ -50,6 +50,7 @@ class Block::Decision {
         return {.kind = Verdict::Kind::rescan};
       }
     }
+    best_.is_category = spec_.is_category(best_.attribute);
     return best_;
   }
 
@@ -155,7 +156,8 @@ class Block::Decision {
   }
 
   // Both return the number of valid candidates considered, at most n_thresholds. The greatest
-  // value is none, unless rows without a value can go right of it.
+  // value is none, unless rows without a value can go right of it. All categories are candidates:
+  // there are two or more of them, or rows without a value.
   [[nodiscard]] std::size_t consider_fast(const List<Count>& list, Entry& entry) noexcept {
     std::size_t n_valid = 0;
     std::size_t j = 0;

@@ -6,22 +6,12 @@
 
 #include "letheon/forest/codec.hpp"
 #include "letheon/forest/grow.hpp"
-#include "letheon/forest/workers.hpp"
+#include "letheon/common/workers.hpp"
 
 namespace letheon::forest {
 
 Forest::Forest(Spec spec, Key hash_key) : spec_(std::move(spec)), hash_key_(hash_key) {
   spec_.validate();
-}
-
-std::shared_lock<std::shared_mutex> Forest::reading() const {
-  const std::scoped_lock gate(gate_);
-  return std::shared_lock(mutex_);
-}
-
-std::unique_lock<std::shared_mutex> Forest::changing() {
-  const std::scoped_lock gate(gate_);
-  return std::unique_lock(mutex_);
 }
 
 bool Forest::is_member(const Table& table, std::size_t t, Slot slot) const noexcept {

@@ -8,7 +8,7 @@
 #include "letheon/forest/forget.hpp"
 #include "letheon/forest/grow.hpp"
 #include "letheon/forest/learn.hpp"
-#include "letheon/forest/workers.hpp"
+#include "letheon/common/workers.hpp"
 
 namespace letheon::forest {
 
@@ -232,6 +232,17 @@ Report Forest::learn(const Batch& batch, std::uint32_t n_classes, const IdBatch&
     settle_if_possible(n_threads);
   }
   return report;
+}
+
+Report Forest::reweigh(std::span<const std::uint32_t> before,
+                       std::span<const std::uint32_t> after) {
+  const auto lock = changing();
+  content_.table.reweigh(before, after);
+  reset_trees();
+  return {.rebuilt_rows = n_rows_of_trees(),
+          .rebuilt_nodes = content_.trees.size(),
+          .touched_trees = content_.trees.size(),
+          .rescaled = true};
 }
 
 Report Forest::learn_slots(std::span<const Slot> slots, std::size_t n_threads) {

@@ -52,6 +52,7 @@ void Forest::move_columns(std::span<const std::int64_t> layout,
   const auto lock = changing();
   require(layout.size() == keys.size() && layout.size() == fills.size(),
           "the layout, the keys and the fills must have one entry per column");
+  require(spec_.categorical.empty(), "columns of a forest with categories cannot change");
   Spec spec = spec_;
   spec.n_columns = static_cast<std::uint32_t>(layout.size());
   spec.max_features = max_features;

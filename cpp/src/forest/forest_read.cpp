@@ -9,7 +9,7 @@
 #include "letheon/forest/codec.hpp"
 #include "letheon/forest/forest.hpp"
 #include "letheon/forest/grow.hpp"
-#include "letheon/forest/workers.hpp"
+#include "letheon/common/workers.hpp"
 
 namespace letheon::forest {
 
@@ -97,7 +97,7 @@ bool Forest::answer(const MatrixView& X, std::size_t n_threads, Answer& answer,
       if (trees[t].n_rows() == 0) {
         continue;
       }
-      find_leaves(trees[t], X, begin, end, leaves.data());
+      find_leaves(trees[t], spec_, X, begin, end, leaves.data());
       if (trees[t].n_unbuilt() > 0) {
         const std::scoped_lock lock(guard);
         for (std::size_t i = 0; i < end - begin; ++i) {
@@ -162,7 +162,7 @@ std::vector<std::int64_t> Forest::apply(const MatrixView& X, std::size_t n_threa
         std::vector<std::int64_t> numbers(X.n_rows * trees.size());
         run_tasks(trees.size(), n_threads, [&](std::size_t, std::size_t t) {
           std::vector<NodeId> leaves(X.n_rows);
-          find_leaves(trees[t], X, 0, X.n_rows, leaves.data());
+          find_leaves(trees[t], spec_, X, 0, X.n_rows, leaves.data());
           const auto preorder = trees[t].preorder();
           for (std::size_t i = 0; i < X.n_rows; ++i) {
             numbers[i * trees.size() + t] = preorder[leaves[i]];
@@ -209,6 +209,11 @@ RowsView Forest::rows(std::span<const std::uint32_t> order) const {
     rank[order[place]] = static_cast<std::uint32_t>(place);
   }
   return view_rows(content_.table, content_.ids, rank);
+}
+
+RowBlock Forest::copy_rows(std::span<const Slot> slots) const {
+  const auto lock = reading();
+  return content_.table.copy_held(slots);
 }
 
 RowsView Forest::ids() const {

@@ -323,7 +323,7 @@ Judgement Forgetter::judge_by_extremes(const Tree& tree, const Step& step, Membe
     const float x = row.x[node.attribute];
     extremes.missing_weight -= std::isnan(x) ? row.weight : 0;
     extremes.least_weight -= x == extremes.least ? row.weight : 0;
-    extremes.greatest_weight -= x == extremes.greatest ? row.weight : 0;
+    extremes.greatest_weight -= extremes.is_greatest(x) ? row.weight : 0;
     (node.verdict().sends_left(x) ? left : right) -= row.weight;
   }
   const bool constant = extremes.least == extremes.greatest && extremes.missing_weight == 0;

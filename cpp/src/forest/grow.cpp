@@ -51,14 +51,15 @@ Verdict random_split(std::uint64_t key, const Spec& spec, std::uint32_t attribut
   const double u = static_cast<double>(draw(key, Use::uniform, name) >> 11) * 0x1p-53;
   auto threshold = static_cast<float>(least + u * (greatest - least));
   const bool varies = extremes.least < extremes.greatest;
-  if (!varies) {
+  const bool is_category = spec.is_category(attribute);
+  if (!varies || is_category) {
     threshold = extremes.least;
   } else if (threshold >= extremes.greatest) {
     threshold = std::nextafterf(extremes.greatest, -std::numeric_limits<float>::infinity());
   }
   const bool odd = (draw(key, Use::missing, name) & 1) != 0;
   return {Verdict::Kind::split, attribute, canonical(threshold), extremes.missing_weight > 0,
-          extremes.missing_weight > 0 && odd && varies};
+          extremes.missing_weight > 0 && odd && varies, is_category};
 }
 
 bool Grower::is_final(const Sums& sums, std::uint32_t depth) const noexcept {
@@ -125,7 +126,7 @@ void Grower::divide(Tree& tree, NodeId id, const Judgement& judgement) {
   if (column.is_coded()) {
     std::array<std::uint8_t, 256> left{};
     for (std::size_t code = 0; code < column.table().size(); ++code) {
-      left[code] = column.table()[code] <= verdict.threshold ? 1 : 0;
+      left[code] = verdict.sends_left(column.table()[code]) ? 1 : 0;
     }
     left[Column::kMissingCode] = verdict.missing_left ? 1 : 0;
     for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -135,6 +136,9 @@ void Grower::divide(Tree& tree, NodeId id, const Judgement& judgement) {
     const float* const values = column.values();
     for (std::size_t i = 0; i < rows.size(); ++i) {
       goes_left[i] = values[rows[i]] <= verdict.threshold ? 1 : 0;
+    }
+    for (std::size_t i = 0; verdict.is_category && i < rows.size(); ++i) {
+      goes_left[i] = values[rows[i]] == verdict.threshold ? 1 : 0;
     }
     for (std::size_t i = 0; verdict.missing_left && i < rows.size(); ++i) {
       goes_left[i] = std::isnan(values[rows[i]]) ? std::uint8_t{1} : goes_left[i];
@@ -176,6 +180,7 @@ void Grower::divide(Tree& tree, NodeId id, const Judgement& judgement) {
   node.threshold = verdict.threshold;
   node.saw_missing = verdict.saw_missing;
   node.missing_left = verdict.missing_left;
+  node.is_category = verdict.is_category;
 }
 
 void Grower::build(Tree& tree, NodeId id, std::uint64_t key, std::uint32_t depth) {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "letheon/forest/vector.hpp"
-#include "letheon/keyed_hash.hpp"
+#include "letheon/common/keyed_hash.hpp"
 
 namespace letheon::forest {
 

@@ -116,7 +116,11 @@ Judgement Learner::judge_by_cache(Tree& tree, const Step& step, Members members)
     return {.kind = Kind::unbuilt};
   }
   if (node.kind == Kind::random) {
-    widen_extremes(extremes_of(node), node.attribute, members);
+    if (!spec_.is_category(node.attribute)) {
+      widen_extremes(extremes_of(node), node.attribute, members);
+    } else if (!admit_categories(extremes_of(node), step.key, node.attribute, members)) {
+      return {.kind = Kind::unbuilt};
+    }
     const Verdict verdict = random_split(step.key, spec_, node.attribute, extremes_of(node));
     const bool same = same_split(node.verdict(), verdict);
     return same ? Judgement{verdict, Kind::random, {}} : Judgement{.kind = Kind::unbuilt};
@@ -137,6 +141,25 @@ bool Learner::admit(const Tree& tree, const Step& step, Members members) const n
   return std::ranges::all_of(members, [&](std::uint32_t member) {
     return block.admit(row_view(coming_, member), step.key, spec_, weight);
   });
+}
+
+// False: a row brings another category of choice, or the second one.
+bool Learner::admit_categories(Extremes& extremes, std::uint64_t key, std::uint32_t attribute,
+                               Members members) const noexcept {
+  const std::uint64_t threshold_key = draw(key, Use::threshold, spec_.column_key(attribute));
+  const std::uint32_t chosen = priority(threshold_key, extremes.least);
+  for (const std::uint32_t member : members) {
+    const RowView row = row_view(coming_, member);
+    const float x = row.x[attribute];
+    if (!std::isnan(x) && x != extremes.least &&
+        (extremes.greatest == extremes.least || priority(threshold_key, x) < chosen)) {
+      return false;
+    }
+    extremes.missing_weight += std::isnan(x) ? row.weight : 0;
+    extremes.least_weight += x == extremes.least ? row.weight : 0;
+    extremes.greatest_weight += extremes.is_greatest(x) ? row.weight : 0;
+  }
+  return true;
 }
 
 void Learner::widen_extremes(Extremes& extremes, std::uint32_t attribute,

@@ -33,7 +33,8 @@ class Carver {
   std::byte* place_;
 };
 
-// Attributes of two values: what has the lower value lies left.
+// Attributes of two values: what has the lower value lies left, or for categories the one of lower
+// priority. Both splits by category are the same, and the first of equals wins.
 template <typename Count>
 class Block::Pairs {
  public:
@@ -79,7 +80,8 @@ class Block::Pairs {
 
   void set(std::size_t i, const Draft& draft, std::uint32_t rank) noexcept {
     const Draft::List& list = draft.lists[rank];
-    const bool first_is_low = draft.values[list.first] < draft.values[list.first + 1];
+    const bool first_is_low =
+        list.is_category || draft.values[list.first] < draft.values[list.first + 1];
     const std::size_t low = list.first + (first_is_low ? 0 : 1);
     const std::int64_t* lanes = draft.left.data() + low * draft.n_lanes;
     low_[i] = draft.values[low];
@@ -101,7 +103,7 @@ class Block::Pairs {
       withdraw_eight(low_ + i, attributes_ + i, row.x, weight, counts + i, left);
     }
     for (std::size_t i = 0; moments_ && i < n_; ++i) {
-      sums_[i] -= row.x[attributes_[i]] <= low_[i] ? weight * row.q : 0;
+      sums_[i] -= row.x[attributes_[i]] == low_[i] ? weight * row.q : 0;
     }
   }
 
@@ -224,19 +226,28 @@ class Block::List {
       change_missing(row, weight);
       return {false, false};
     }
+    const bool is_category = entry_.is_category != 0;
     if (moments_) {
       for (std::size_t j = 0; j < size(); ++j) {
-        sums_[j] -= x <= values_[j] ? weight * row.q : 0;
+        const bool is_left = is_category ? x == values_[j] : x <= values_[j];
+        sums_[j] -= is_left ? weight * row.q : 0;
       }
     }
     Count* const counts = counts_ + (moments_ ? 0 : row.label) * entry_.capacity;
-    return withdraw_value(values_, size(), x, weight, counts, copies_);
+    return is_category ? withdraw_value<true>(values_, size(), x, weight, counts, copies_)
+                       : withdraw_value<false>(values_, size(), x, weight, counts, copies_);
   }
 
   // A row of two classes leaves; rivals are counted on the way.
   LETHEON_INLINE Change withdraw(const RowView& row, GiniRivals& rivals) const noexcept {
+    return entry_.is_category != 0 ? withdraw_as<true>(row, rivals)
+                                   : withdraw_as<false>(row, rivals);
+  }
+
+  template <bool kCategory>
+  LETHEON_INLINE Change withdraw_as(const RowView& row, GiniRivals& rivals) const noexcept {
     using Counts = typename CountVector<Count>::Type;
-    Withdrawal<Count> withdrawal{row.x[entry_.attribute], static_cast<std::int32_t>(row.weight)};
+    Withdrawal<Count, kCategory> withdrawal{row.x[entry_.attribute], static_cast<std::int32_t>(row.weight)};
     Count* const same = counts_ + row.label * entry_.capacity;
     const Count* const other = counts_ + (1 - row.label) * entry_.capacity;
     const auto n_used = static_cast<std::int32_t>(entry_.n_used);

@@ -29,7 +29,7 @@ struct Reader {
 };
 
 // Several rows at a time: while one waits for memory, the others continue.
-template <std::size_t kTogether, typename T>
+template <std::size_t kTogether, bool kCategories, typename T>
 void descend(const Tree& tree, const Reader<T>& reader, std::size_t first,
              NodeId* leaves) noexcept {
   const Node* nodes = tree.nodes();
@@ -45,6 +45,9 @@ void descend(const Tree& tree, const Reader<T>& reader, std::size_t first,
       const Node& node = nodes[at[g]];
       const float x = reader.at(rows[g], node.attribute);
       bool right = !(x <= node.threshold);
+      if constexpr (kCategories) {
+        right = right || (node.is_category && x != node.threshold);
+      }
       if (x != x && node.is_split()) {
         right = !tree.sends_missing_left(node);
       }
@@ -56,17 +59,17 @@ void descend(const Tree& tree, const Reader<T>& reader, std::size_t first,
   std::ranges::copy(at, leaves);
 }
 
-template <typename T>
+template <bool kCategories, typename T>
 void find(const Tree& tree, const MatrixView& X, std::size_t begin, std::size_t end,
           NodeId* leaves) noexcept {
   constexpr std::size_t kTogether = 8;
   const Reader<T> reader(X);
   std::size_t i = begin;
   for (; i + kTogether <= end; i += kTogether) {
-    descend<kTogether>(tree, reader, i, leaves + (i - begin));
+    descend<kTogether, kCategories>(tree, reader, i, leaves + (i - begin));
   }
   for (; i < end; ++i) {
-    descend<1>(tree, reader, i, leaves + (i - begin));
+    descend<1, kCategories>(tree, reader, i, leaves + (i - begin));
   }
 }
 
@@ -83,12 +86,14 @@ void require_finite(const MatrixView& X, std::size_t begin, std::size_t end) {
   }
 }
 
-void find_leaves(const Tree& tree, const MatrixView& X, std::size_t begin, std::size_t end,
-                 NodeId* leaves) noexcept {
-  if (X.is_double) {
-    find<double>(tree, X, begin, end, leaves);
+void find_leaves(const Tree& tree, const Spec& spec, const MatrixView& X, std::size_t begin,
+                 std::size_t end, NodeId* leaves) noexcept {
+  if (spec.categorical.empty()) {
+    X.is_double ? find<false, double>(tree, X, begin, end, leaves)
+                : find<false, float>(tree, X, begin, end, leaves);
   } else {
-    find<float>(tree, X, begin, end, leaves);
+    X.is_double ? find<true, double>(tree, X, begin, end, leaves)
+                : find<true, float>(tree, X, begin, end, leaves);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "letheon/forest/kernels.hpp"
 #include "letheon/forest/keys.hpp"
@@ -128,7 +129,36 @@ void Scanner::add_left(const std::uint8_t* goes_left, std::span<std::int64_t> la
   }
 }
 
-std::optional<Extremes> Scanner::extremes(std::uint32_t attribute) {
+// One of the categories in scratch.values, that of lowest priority, against the others.
+Extremes Scanner::category_extremes(std::uint64_t key) const noexcept {
+  constexpr float kOthers = std::numeric_limits<float>::infinity();
+  Extremes extremes{kOthers, kOthers, 0, 0, 0};
+  std::int64_t present = 0;
+  std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const std::int64_t weight = weights_ == nullptr ? 1 : weights_[i];
+    const float x = scratch_.values[i];
+    if (std::isnan(x)) {
+      extremes.missing_weight += weight;
+      continue;
+    }
+    present += weight;
+    if (const std::uint64_t found = priority(key, x); found < lowest) {
+      lowest = found;
+      extremes.least = x;
+      extremes.least_weight = 0;
+    }
+    extremes.least_weight += x == extremes.least ? weight : 0;
+  }
+  extremes.greatest_weight = present - extremes.least_weight;
+  if (extremes.greatest_weight == 0) {
+    extremes.greatest = extremes.least;
+    extremes.greatest_weight = extremes.least_weight;
+  }
+  return extremes;
+}
+
+std::optional<Extremes> Scanner::extremes(std::uint32_t attribute, std::uint64_t threshold_key) {
   const Column& column = table_.column(attribute);
   if (scratch_.values.size() < rows_.size()) {
     scratch_.values.resize(rows_.size());
@@ -139,6 +169,9 @@ std::optional<Extremes> Scanner::extremes(std::uint32_t attribute) {
   const Range range = range_of(scratch_.values.data(), rows_.size());
   if (range.least > range.greatest || (range.least == range.greatest && !range.has_missing)) {
     return std::nullopt;
+  }
+  if (spec_.is_category(attribute)) {
+    return category_extremes(threshold_key);
   }
   Extremes extremes{range.least, range.greatest, 0, 0, 0};
   for (std::size_t i = 0; i < rows_.size(); ++i) {
@@ -155,7 +188,8 @@ std::optional<RandomPick> Scanner::random(std::uint64_t key,
                                           std::vector<std::uint64_t>* known_constant) {
   scratch_.order.start(key, spec_, known_constant);
   while (const auto attribute = scratch_.order.next()) {
-    if (const auto found = extremes(*attribute)) {
+    const std::uint64_t threshold_key = draw(key, Use::threshold, spec_.column_key(*attribute));
+    if (const auto found = extremes(*attribute, threshold_key)) {
       return RandomPick{*attribute, *found};
     }
     if (known_constant != nullptr) {

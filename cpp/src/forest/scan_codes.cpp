@@ -75,7 +75,7 @@ bool Scanner::list_codes(const Column& column, std::uint32_t attribute, std::uin
   }
   std::ranges::sort(found);
 
-  // left[code] = lanes of all rows up to that code.
+  // left[code] = lanes of all rows up to that code, or with that category.
   auto& left = scratch_.tallies;
   Draft& draft = scratch_.draft;
   const auto first = static_cast<std::uint32_t>(draft.values.size());
@@ -83,7 +83,8 @@ bool Scanner::list_codes(const Column& column, std::uint32_t attribute, std::uin
     draft.values.push_back(values[entry & 0xFFFFFFFFu]);
     draft.copies.push_back(weight_at(entry & 0xFFFFFFFFu));
   }
-  for (std::size_t k = n_lanes; k < values.size() * n_lanes; ++k) {
+  const bool is_category = spec_.is_category(attribute);
+  for (std::size_t k = n_lanes; !is_category && k < values.size() * n_lanes; ++k) {
     left[k] += left[k - n_lanes];
   }
   for (const std::uint64_t entry : found) {
@@ -94,7 +95,7 @@ bool Scanner::list_codes(const Column& column, std::uint32_t attribute, std::uin
   const bool has_missing = weight_at(values.size()) > 0;
   draft.missing.insert(draft.missing.end(), missing, missing + n_lanes);
   draft.lists.push_back({attribute, first, static_cast<std::uint32_t>(found.size()), truncated,
-                         has_missing});
+                         has_missing, is_category});
   return true;
 }
 

@@ -155,8 +155,9 @@ bool Scanner::list_values(const Column& column, std::uint32_t attribute, std::ui
   if (adder.weights != nullptr) {
     weigh_copies(adder.weights, first);
   }
-  count_left(adder, n, first);
-  draft.lists.push_back({attribute, first, m, truncated, has_missing});
+  const bool is_category = spec_.is_category(attribute);
+  count_left(adder, n, first, is_category);
+  draft.lists.push_back({attribute, first, m, truncated, has_missing, is_category});
   return true;
 }
 
@@ -179,19 +180,24 @@ void Scanner::take_found() {
   }
 }
 
-// Lanes of what lies left of each kept value, the value included.
-void Scanner::count_left(const Adder& adder, std::size_t n, std::size_t first) {
+// Lanes of what lies left of each kept value, the value included; for categories, of the value.
+void Scanner::count_left(const Adder& adder, std::size_t n, std::size_t first, bool is_category) {
   Draft& draft = scratch_.draft;
   const std::uint32_t n_lanes = table_.n_lanes();
   const std::size_t m = scratch_.edges.size();
   scratch_.cells.resize(std::max(scratch_.cells.size(), n));
   count_edges_below(scratch_.values.data(), n, scratch_.edges.data(), m, scratch_.cells.data());
-  // Cell k holds what lies above edge k - 1, edge k included.
+  // Cell k holds what lies above edge k - 1, edge k included; for categories, edge k alone.
+  for (std::size_t i = 0; is_category && i < n; ++i) {
+    std::uint32_t& cell = scratch_.cells[i];
+    cell = cell < m && scratch_.edges[cell] == scratch_.values[i] ? cell
+                                                                  : static_cast<std::uint32_t>(m);
+  }
   auto& tallies = scratch_.tallies;
   tallies.assign((m + 1) * n_lanes, 0);
   const std::uint32_t* const below = scratch_.cells.data();
   tally(n, n_lanes, m + 1, adder, tallies.data(), [=](std::size_t i) { return below[i]; });
-  for (std::size_t k = n_lanes; k < m * n_lanes; ++k) {
+  for (std::size_t k = n_lanes; !is_category && k < m * n_lanes; ++k) {
     tallies[k] += tallies[k - n_lanes];
   }
   draft.left.resize((first + m) * n_lanes);

@@ -30,6 +30,8 @@ void Spec::validate() const {
           "the exponent of the target is out of range");
   require(column_keys.empty() || column_keys.size() == n_columns,
           "one key per column is needed");
+  require(categorical.empty() || categorical.size() == n_columns,
+          "one flag of categories per column is needed");
   auto keys = column_keys;
   std::ranges::sort(keys);
   require(std::ranges::adjacent_find(keys) == keys.end(), "the keys of columns must be distinct");

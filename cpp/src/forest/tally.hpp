@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "letheon/forest/table.hpp"
+#include "letheon/common/table.hpp"
 
 namespace letheon::forest {
 

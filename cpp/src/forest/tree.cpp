@@ -205,6 +205,7 @@ void Tree::collapse(NodeId id, Kind kind, const std::vector<std::uint8_t>* doome
   node.threshold = 0.0f;
   node.saw_missing = false;
   node.missing_left = false;
+  node.is_category = false;
   node.cache.reset();
   node.size = end - node.begin;
 }

@@ -193,6 +193,25 @@ def audit(
     executed: models are built from plain values of allowed classes. Re-derivation trains a model,
     so it takes as long as training. Models are built and trained in a sandboxed process, which
     receives `measures` and `canaries`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon import NaiveUnlearner
+    >>> from letheon.audit import audit
+    >>> from letheon.ledger import Ledger
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]
+    >>> model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Ledger.create(Path(folder, "ledger"), name="demo") as ledger:
+    ...         _ = ledger.models.register(model, X, y, name="m")
+    ...         _ = ledger.requests.submit([3], model="m", verified=True)
+    ...         _ = ledger.run_once(force=True)
+    ...         bundle = ledger.export(Path(folder, "bundle"))
+    ...     audit(bundle, key=ledger.public_key, levels=["V0", "V1"]).verdict
+    'passed'
     """
     selected = frozenset(LEVELS if levels is None else levels)
     if not selected <= LEVELS.keys():

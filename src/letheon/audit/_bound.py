@@ -165,6 +165,19 @@ def bound(
         "pass": every condition in `details` holds. "fail": at least one condition does not hold.
         "skipped": the model claims no (epsilon, delta), or letheon cannot recompute the bound of
         its method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon import FisherClassifier
+    >>> from letheon.audit import bound
+    >>> from letheon.data import Rows, as_ids, hold_table, hold_target
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> y = (X[:, 0] > 0).astype(int)
+    >>> model = FisherClassifier(l2=0.01).fit(X, y)
+    >>> rows = Rows(hold_table(X), hold_target(y), as_ids(range(100)))
+    >>> bound(model, rows).verdict
+    'pass'
     """
     claim = _read_own_claim(model) if claim is None else dict(claim)
     if claim.get("kind") == "certified" or model.guarantee_.kind == "certified":

@@ -69,6 +69,13 @@ class LevelResult:
     promised : bool
         Whether the tier of the bundle or the selection of the auditor requires this result. A
         promised result that was skipped makes the report incomplete.
+
+    Examples
+    --------
+    >>> from letheon.audit import LevelResult
+    >>> result = LevelResult("V0", "", "pass", "3 certificates")
+    >>> result.verdict, result.promised
+    ('pass', True)
     """
 
     level: str
@@ -120,6 +127,13 @@ class AuditReport:
         Time of the audit, in UTC.
     scope : str
         What the verdict covers: the tier of the bundle, the levels and the models.
+
+    Examples
+    --------
+    >>> from letheon.audit import AuditReport, LevelResult
+    >>> report = AuditReport((LevelResult("V0", "", "pass", "3 certificates"),))
+    >>> report.verdict
+    'passed'
     """
 
     results: tuple[LevelResult, ...]
@@ -242,7 +256,28 @@ class AuditReport:
 
 
 def key_text(key: str | bytes | Path) -> str:
-    """Return a public key as 64 hexadecimal digits, from bytes, text or a file with the text."""
+    """Return a public key as 64 hexadecimal digits, from bytes, text or a file with the text.
+
+    Parameters
+    ----------
+    key : str, bytes or path
+        The key.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ValueError
+        It is not a public key.
+
+    Examples
+    --------
+    >>> from letheon.audit import key_text
+    >>> key_text(bytes(32)) == "00" * 32
+    True
+    """
     if isinstance(key, bytes):
         return key.hex()
     if isinstance(key, Path) or len(str(key)) != 64:

@@ -104,6 +104,17 @@ def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> Lev
     If `models` is given (numbers of models, as in events), only requests to these models count. The
     verdict is "fail" if a request was verified, is past its deadline and is neither erased nor
     rejected nor on hold. Requests that were never recorded are not covered.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        The bundle.
+    models : collection of int, optional
+        Numbers of models.
+
+    Returns
+    -------
+    LevelResult or None
     """
     histories: dict[str, _RequestHistory] = {}
     others: set[str] = set()
@@ -150,6 +161,17 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
         "fail" if a marker was found; the details name the store, the file and the offset, never the
         marker. "skipped" if the search is not conclusive: a file is unreadable, or contains a value
         that equals a short id and may be something else.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.audit import check_residue
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "rows.csv").write_text("name,age")
+    ...     result = check_residue({"rows": folder}, ["a-forgotten-person"])
+    >>> result.level, result.verdict
+    ('V3', 'pass')
     """
     pairs = stores.items() if isinstance(stores, Mapping) else stores
     places = [(name, Path(path)) for name, path in pairs]
@@ -455,6 +477,18 @@ class Canaries:
         Rows and labels of the unused canaries, from the same pool.
     level : float, default=0.01
         Significance level: the probability that a model fails although it forgot the canaries.
+
+    Raises
+    ------
+    ValueError
+        `level` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> from letheon.audit import Canaries
+    >>> canaries = Canaries([[0.0], [1.0]], [0, 1], [[2.0], [3.0]], [1, 0], level=0.05)
+    >>> canaries.level
+    0.05
     """
 
     X_erased: Any
@@ -487,6 +521,17 @@ def check_canaries(model: Any, canaries: Canaries, name: str = "") -> LevelResul
         "fail" if the p-value of the rank sum of the erased canaries' scores is below the level
         (one-sided permutation test, exact even with ties). "skipped" if there are too few canaries
         for the level, or if none of their labels is a class of the model.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon.audit import Canaries, check_canaries
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.normal(size=(80, 2)), rng.integers(0, 2, 80)
+    >>> model = GaussianNB().fit(X[:40], y[:40])
+    >>> check_canaries(model, Canaries(X[40:60], y[40:60], X[60:], y[60:])).verdict
+    'pass'
     """
     unknown = _unknown_labels(model, canaries)
     if unknown == 1.0:

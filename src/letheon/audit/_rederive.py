@@ -41,6 +41,7 @@ from letheon.ledger.certificates.claims import get_accounted_part
 from letheon.ledger.certificates.facts import replay_of
 from letheon.linear import fingerprint_rows
 from letheon.parallel import one_thread
+from letheon.search import ForgetSearchCV
 from letheon.state import Instance, Items, Record, Scalar, to_bytes
 
 _SHOWN = 3
@@ -152,7 +153,8 @@ def compare(
     if content is not None and state.encode(model) != content:
         return LevelResult("V4", name, "fail", "the file contains bytes that the model does not")
     tree = state.to_tree(model)
-    expected, content = merge_neutral_settings(tree, state.to_tree(rederived)), to_bytes(tree)
+    expected = merge_neutral_settings(model, tree, state.to_tree(rederived))
+    content = to_bytes(tree)
     size = {"bytes": len(content), "parameters": vars(model).get("parameters_", "")}
     if content == to_bytes(expected):
         reason = "byte-for-byte equal to a fresh fit on the remaining rows"
@@ -328,7 +330,7 @@ def check_file_content(
         return FileFindings(str(error))
     _copy_keys(fresh, model, rows)
     tree = state.to_tree(model)
-    expected = merge_neutral_settings(tree, state.to_tree(fresh))
+    expected = merge_neutral_settings(model, tree, state.to_tree(fresh))
     is_elsewhere = not same_place and names_another_environment(model, fresh)
     if is_elsewhere:
         expected = with_environment(expected, model.environment_)
@@ -401,6 +403,8 @@ def unwrap_model(model: Any, rows: Rows) -> tuple[Any, Rows]:
     if hasattr(model, "head_"):
         features = np.asarray(model._training_features(rows.X))
         return model.head_, Rows(features, rows.y, rows.ids)
+    if isinstance(model, ForgetSearchCV):
+        return unwrap_model(model.model_, rows)
     if hasattr(model, "steps_"):
         table = model.fitted_.transform(rows.X)
         return unwrap_model(model.steps_[-1][1], Rows(table, rows.y, rows.ids))
@@ -411,6 +415,8 @@ def _find_noisy_part(model: Any) -> str:
     """Return the path of the part that noise or an approximation changes; "" is the whole model."""
     if hasattr(model, "head_"):
         return "head_"
+    if isinstance(model, ForgetSearchCV):
+        return f"model_.{_find_noisy_part(model.model_)}".rstrip(".")
     if hasattr(model, "steps_"):
         last = len(model.steps_) - 1
         return f"fitted_.steps[{last}][1].{_find_noisy_part(model.steps_[-1][1])}".rstrip(".")
@@ -488,9 +494,19 @@ def _is_plain(value: Any) -> bool:
     return _is_whole(value, _MOST_MEMORY) or (type(value) is str and value in _WORDS)
 
 
-def merge_neutral_settings(audited: Any, fresh: Any) -> Any:
-    """Return the state tree of a fresh fit with the neutral settings of the audited model."""
-    return _Merge(frozenset(_iter_declared_settings(audited))).merge_node(audited, fresh, ())
+def merge_neutral_settings(model: Any, audited: Any, fresh: Any) -> Any:
+    """Return the state tree of a fresh fit with the neutral settings of the audited model.
+
+    Parameters that the class received after the model was saved are omitted while they have their
+    defaults.
+    """
+    later = {
+        (state.tag_of(type(part.estimator)), name, to_bytes(state.to_tree(default)))
+        for part in iter_estimators(model)
+        for name, default in getattr(type(part.estimator), "_later_parameters", {}).items()
+    }
+    merge = _Merge(frozenset(_iter_declared_settings(audited)), later)
+    return merge.merge_node(audited, fresh, ())
 
 
 def _is_declared(path: tuple[str, ...]) -> bool:
@@ -514,6 +530,7 @@ def _iter_declared_settings(node: Any) -> Iterator[tuple[str, str, Any]]:
 @dataclass(frozen=True)
 class _Merge:
     declared: frozenset[tuple[str, str, Any]]
+    later: set[tuple[str, str, bytes]]
 
     def merge_node(self, audited: Any, fresh: Any, path: tuple[str, ...]) -> Any:
         if type(audited) is not type(fresh):
@@ -543,9 +560,15 @@ class _Merge:
                         else value,
                     )
                     for key, value in fresh.items
+                    if key in mine or not self.is_later(owner, key, value)
                 ]
             )
         )
+
+    def is_later(self, owner: str | None, key: str, value: Any) -> bool:
+        """Return whether a value is the default of a parameter that older files do not have."""
+        names = {(tag, name) for tag, name, _ in self.later}
+        return (owner, key) in names and (owner, key, to_bytes(value)) in self.later
 
     def merge_value(
         self, owner: str | None, key: str, audited: Any, fresh: Any, path: tuple[str, ...]

@@ -30,6 +30,8 @@ from sklearn.preprocessing import StandardScaler
 
 from letheon.ledger.certificates.facts import list_fitted_steps, replay_of
 from letheon.naive import NaiveUnlearner
+from letheon.preprocessing import KeyedSample
+from letheon.search import ForgetSearchCV
 from letheon.sharded import SISAClassifier, SISARegressor
 from letheon.state import Array, Coded, Instance, Items, Objects, Record, to_bytes
 from letheon.state import Scalar as ScalarNode
@@ -233,6 +235,12 @@ def iter_fitted_parts(model: Any, fresh: Any, place: str = "") -> Iterator[Fitte
             audited = audited_steps.get(where)
             if type(audited) is type(step):
                 yield from iter_fitted_parts(audited, step, f"{prefix}{where}")
+    elif type(fresh) is ForgetSearchCV:
+        yield from _iter_search(model, fresh, prefix)
+    elif type(fresh) is KeyedSample:
+        # Who is in the sample does not depend on libraries; what is fitted to them may.
+        names = ("transformer", "n_outputs", "n_together")
+        yield from (FittedPart(f"{prefix}published_.{name}") for name in names)
     elif place and hasattr(fresh, "forget") and replay_of(fresh) == "bitwise":
         return
     elif type(fresh) is NaiveUnlearner:
@@ -246,6 +254,16 @@ def iter_fitted_parts(model: Any, fresh: Any, place: str = "") -> Iterator[Fitte
             yield from _iter_estimators(audited, shard.model, X, y, where)
     else:
         yield FittedPart(place)
+
+
+def _iter_search(model: Any, fresh: Any, prefix: str) -> Iterator[FittedPart]:
+    # Scores may depend on libraries, and so may the choice; the size of the sample may not.
+    yield from (FittedPart(f"{prefix}search_.{name}") for name in ("scores", "best"))
+    audited, chosen = (getattr(getattr(m, "search_", None), "best", None) for m in (model, fresh))
+    if audited == chosen and type(model.model_) is type(fresh.model_):
+        yield from iter_fitted_parts(model.model_, fresh.model_, f"{prefix}model_")
+    else:
+        yield FittedPart(f"{prefix}model_")
 
 
 def _iter_estimators(audited: Any, fresh: Any, X: Any, y: Any, place: str) -> Iterator[FittedPart]:

@@ -152,6 +152,13 @@ def _make_dare(context: CellContext, *, extreme: int) -> Any:
     )
 
 
+def _make_boosting(context: CellContext, *, preset: str) -> Any:
+    from letheon.boosting import BoostingClassifier
+
+    size = {"n_estimators": context.n_trees} if context.small else {}
+    return BoostingClassifier.preset(preset, n_jobs=1, **size)
+
+
 def _make_net(context: CellContext, *, kind: str, **settings: Any) -> Any:
     from letheon import deep
 
@@ -254,6 +261,8 @@ _LISTED: tuple[Variant, ...] = (
     Variant("Naive", "forest", "retrain", _retrain_trees, most=1, attacked=False),
     Variant("DaRE", "forest", "least d_rmax", partial(_make_dare, extreme=0)),
     Variant("DaRE", "forest", "largest d_rmax", partial(_make_dare, extreme=1)),
+    Variant("Boosting", "forest", "preset fast", partial(_make_boosting, preset="fast")),
+    Variant("Boosting", "forest", "preset accurate", partial(_make_boosting, preset="accurate")),
     Variant("Naive", "net", "retrain", _ORDINARY["net"], most=1, attacked=False),
     Variant("SISA", "net", "S = 5, R = 1", _make_sisa_net),
     Variant("SISA", "net", "S R = B", partial(_make_sisa_net, n_slices=_N_SLICES), _SISA_NOTE),
@@ -304,6 +313,12 @@ class BenchmarkOptions:
         Whether synthetic tables replace missing files.
     random_state : int
         Seed of splits, samples and trials.
+
+    Examples
+    --------
+    >>> options = BenchmarkOptions.quick(methods=("NearestCentroid",), attacks=False)
+    >>> options.datasets, options.removed
+    (('breast-cancer', 'digits'), ('1', '10%'))
     """
 
     datasets: tuple[str, ...] = DATASETS
@@ -370,7 +385,15 @@ class BenchmarkOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkCell:
-    """One experiment: a method with a setting on a data set, and the people to remove."""
+    """One experiment: a method with a setting on a data set, and the people to remove.
+
+    Examples
+    --------
+    >>> cell = BenchmarkCell(dataset="digits", method="SISA", family="linear", setting="S=5",
+    ...                      removed="10%")
+    >>> cell.name
+    'digits_sisa_linear_s-5_10pc_measure'
+    """
 
     dataset: str
     method: str
@@ -408,7 +431,23 @@ def parse_removed(text: str) -> float:
 
 
 def list_cells(options: BenchmarkOptions) -> list[BenchmarkCell]:
-    """Return all cells, grouped by data set, so that each data set is loaded once."""
+    """Return all cells, grouped by data set, so that each data set is loaded once.
+
+    Parameters
+    ----------
+    options : BenchmarkOptions
+        Data sets, methods and numbers of people.
+
+    Returns
+    -------
+    list of BenchmarkCell
+
+    Examples
+    --------
+    >>> options = BenchmarkOptions.quick(methods=("NearestCentroid",), attacks=False)
+    >>> [(cell.dataset, cell.removed) for cell in list_cells(options)]
+    [('breast-cancer', '1'), ('breast-cancer', '10%'), ('digits', '1'), ('digits', '10%')]
+    """
     cells = []
     for dataset in options.datasets:
         for family in options.families:

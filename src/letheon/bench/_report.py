@@ -67,6 +67,18 @@ def write_results(
     -------
     list of Path
         The written files.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from letheon.bench import BenchmarkOptions, run
+    >>> sizes = {"datasets": ("breast-cancer",), "removed": ("1",), "seeds": 1, "rows": 100}
+    >>> options = BenchmarkOptions.quick(methods=("NearestCentroid",), attacks=False, **sizes)
+    >>> with TemporaryDirectory() as folder:
+    ...     records = run(options, folder)
+    ...     files = write_results(records, options, f"{folder}/results", figures=False)
+    >>> [file.name for file in files]
+    ['results.md', 'results.json', 'results.html']
     """
     base = Path(file)
     notes = [f"{r.method} ({r.family}), {r.setting}: {r.note}." for r in VARIANTS if r.note]

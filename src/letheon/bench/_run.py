@@ -259,6 +259,12 @@ def describe_machine(device: str | None = None) -> dict[str, Any]:
     -------
     dict
         Texts and numbers that can be written as JSON.
+
+    Examples
+    --------
+    >>> machine = describe_machine()
+    >>> machine["cores"] > 0, "blas" in machine
+    (True, True)
     """
     kernels = {
         f"{info['internal_api']} {info['version']} ({info.get('architecture')})"
@@ -494,6 +500,17 @@ def run(
     -------
     list of dict
         One record per cell, in the order of the grid.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from letheon.bench import BenchmarkOptions, run
+    >>> sizes = {"datasets": ("breast-cancer",), "removed": ("1",), "seeds": 1, "rows": 100}
+    >>> options = BenchmarkOptions.quick(methods=("NearestCentroid",), attacks=False, **sizes)
+    >>> with TemporaryDirectory() as folder:
+    ...     records = run(options, folder)
+    >>> [record["error"] for record in records]
+    [None]
     """
     cells, home = _grid.list_cells(options), Path(folder) / "cells"
     home.mkdir(parents=True, exist_ok=True)
@@ -517,7 +534,22 @@ def run(
 
 
 def read_cells(folder: str | Path) -> list[Record]:
-    """Return the records of all cells in a folder, including those of other runs and machines."""
+    """Return the records of all cells in a folder, including those of other runs and machines.
+
+    Parameters
+    ----------
+    folder : path
+        Directory of the results, as for `run`.
+
+    Returns
+    -------
+    list of dict
+
+    Examples
+    --------
+    >>> read_cells("a-folder-without-results")
+    []
+    """
     files = sorted((Path(folder) / "cells").glob("*.json"))
     return [record for file in files if (record := _read_record(file)) is not None]
 

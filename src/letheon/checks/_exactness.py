@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from letheon import state
 from letheon.base import NEUTRAL_PARAMETERS, ForgetMixin, neutral_parameters
 from letheon.checks._people import (
     CANARY,
@@ -145,6 +146,9 @@ def _get_digested_attributes(value: Any) -> dict[str, Any]:
     An overridden `_digest_state` cannot exclude state. Only names in `_not_digested` and
     `_neutral_parameters`, and settings that never change a result, are excluded.
     """
+    codec = state.codec_of(type(value))
+    if codec is not None and codec.trial is not None:
+        return {}  # a compiled model of another library; its Python attributes are not saved
     own = vars(value)
     names: Any = own.keys() - _OF_THE_MACHINE
     if isinstance(value, ForgetMixin):

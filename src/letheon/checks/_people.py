@@ -40,6 +40,26 @@ def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
 
     Every person has one to three rows. The id of one person is `CANARY`; their only row has large
     and distinctive numbers.
+
+    Parameters
+    ----------
+    estimator : forgetting estimator
+        The estimator to be checked; its kind and tags determine the targets.
+    seed : int, default=0
+        Seed of the rows.
+    n_people : int, default=24
+        Number of people, without `CANARY`.
+
+    Returns
+    -------
+    People
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> people = make_people(NearestCentroid(), n_people=2)
+    >>> people.X.shape, len(people.unique_ids)
+    ((6, 4), 3)
     """
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(n_people), rng.integers(1, 4, n_people))

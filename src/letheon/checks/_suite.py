@@ -100,10 +100,27 @@ def _list_parameters(estimator: Any, name: str) -> Iterable[inspect.Parameter]:
 def yield_checks(estimator: Any) -> Iterator[Check]:
     """Return an iterator over the checks that apply to this estimator.
 
+    Parameters
+    ----------
+    estimator : forgetting estimator
+        Unfitted.
+
+    Returns
+    -------
+    iterator of callable
+        Each check is a function of the estimator.
+
     Raises
     ------
     TypeError
         `estimator` is not a forgetting estimator; the message lists what is missing.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> names = [check.__name__ for check in yield_checks(NearestCentroid())]
+    >>> "check_forget_equals_retrain" in names
+    True
     """
     require_forgetting_estimator(estimator)
     is_exact = estimator.facts.exact
@@ -124,13 +141,48 @@ def check_forgetting_estimator(estimator: Any) -> None:
     ----------
     estimator : forgetting estimator
         Unfitted; every check fits clones of it on small synthetic data.
+
+    Raises
+    ------
+    AssertionError
+        A check fails.
+    TypeError
+        `estimator` is not a forgetting estimator; the message lists what is missing.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> check_forgetting_estimator(NearestCentroid())
     """
     for check in yield_checks(estimator):
         check(estimator)
 
 
 def parametrize_with_checks(estimators: Iterable[Any]) -> Callable[[_Test], _Test]:
-    """Return a pytest decorator that runs a test once for each (estimator, check) pair."""
+    """Return a pytest decorator that runs a test once for each (estimator, check) pair.
+
+    Parameters
+    ----------
+    estimators : iterable of forgetting estimators
+        Unfitted.
+
+    Returns
+    -------
+    callable
+        Decorator of a test with the arguments `estimator` and `check`.
+
+    Raises
+    ------
+    TypeError
+        An estimator is not a forgetting estimator.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> @parametrize_with_checks([NearestCentroid()])
+    ... def test_forgetting(estimator, check):
+    ...     check(estimator)
+    """
     import pytest
 
     cases = [

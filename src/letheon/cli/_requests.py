@@ -30,7 +30,7 @@ def add_model(
     name: str,
     target: str | None = None,
     ids: str | None = None,
-    method: Literal["dare", "influence", "ridge"] | None = None,
+    method: Literal["dare", "boosting", "influence", "ridge"] | None = None,
     tenant: _command.Tenant = "default",
     dataset: str | None = None,
     trusted: Annotated[list[str] | None, typer.Option("--trust")] = None,
@@ -43,7 +43,8 @@ def add_model(
     A saved model that is exact is trained again to check that the rows are those passed to fit.
     Without FILE a new model is trained. Its preprocessing depends on the types of the columns, and
     is printed: missing numbers are replaced by the mean, texts and categories are one-hot encoded,
-    and numbers are scaled unless the model is a forest.
+    and numbers are scaled unless the model is a forest. Gradient boosting takes all columns as they
+    are.
 
     Example: letheon model add churn.letheon --name churn --rows train.csv --target churned
     --ids customer
@@ -60,8 +61,9 @@ def add_model(
         Column of the target, for a .csv or .parquet file.
     ids : COLUMN
         Column of the ids, for a .csv or .parquet file.
-    method : {"dare", "influence", "ridge"}, by default dare
-        Method of a new model: a forest (exact), a linear model (certified) or ridge (exact).
+    method : {"dare", "boosting", "influence", "ridge"}, by default dare
+        Method of a new model: a forest (exact), gradient boosting (exact), a linear model
+        (certified) or ridge (exact).
     dataset : NAME, by default NAME
         Name of the data set.
     trusted : CLASS
@@ -150,7 +152,7 @@ def list_models(ledger: "Ledger", tenant: OfTenant = None) -> CommandOutput:
 def show_model(
     ledger: "Ledger", name: str, *, tenant: _command.Tenant = "default"
 ) -> CommandOutput:
-    """Show the versions of a model and their states.
+    """Show the versions of a model and their states, and the preprocessing of its columns.
 
     Example: letheon model show churn
 
@@ -172,9 +174,10 @@ def show_model(
         for version in versions
     ]
     columns = ("version", "cert.", "rows", "published", "state", "SHA-256")
-    return CommandOutput(
-        [version.to_dict() for version in versions], Listing(columns, rows, empty="no version")
-    )
+    parts = [Listing(columns, rows, empty="no version")]
+    if treatments := ledger.models.list_columns(name, tenant=tenant):
+        parts.append(Listing(("column", "preprocessing"), treatments, empty="", folds="column"))
+    return CommandOutput([version.to_dict() for version in versions], *parts)
 
 
 def _version_state(version: Any) -> str:

@@ -42,7 +42,7 @@ def plan_batches(
             plan.n_rows,
             plan.earliest_due_on,
             _format_time(plan.decision),
-            plan.decision.reason,
+            plan.decision.reason.replace("-", " "),
         )
         for plan in plans
     ]

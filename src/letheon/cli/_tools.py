@@ -288,7 +288,8 @@ def bench(
     data : NAME,NAME, by default the available data sets of the survey
         Data sets to use; `letheon datasets` lists them.
     methods : NAME,NAME, by default all
-        Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, DeepObliviate.
+        Methods: Naive, SISA, DaRE, Boosting, Fisher, Influence, DeltaGrad, Descent-to-Delete,
+        DeepObliviate.
     removed : N,N%, by default 1,100,1%,10%
         People to remove: numbers, or percentages of all people.
     seeds : N, by default 5; 2 with --quick

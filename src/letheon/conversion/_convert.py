@@ -32,9 +32,11 @@ from letheon.conversion._parts import (
     make_forgetting,
     prefix_with,
     returns_terms,
+    takes_sparse,
 )
 from letheon.conversion._report import ConversionReport, ConversionRow, Similarity
-from letheon.conversion._rules import ConversionRule, NotCarriedError, find_rule
+from letheon.conversion._rule import ConversionRule, NotCarriedError
+from letheon.conversion._rules import find_rule
 from letheon.exceptions import (
     CannotForgetError,
     ConversionWarning,
@@ -42,6 +44,7 @@ from letheon.exceptions import (
     warn_caller,
 )
 from letheon.guarantee import KINDS
+from letheon.inner_estimator import find_learner
 from letheon.naive import NaiveUnlearner
 from letheon.preprocessing import ForgetColumnTransformer, KeyedSample
 from letheon.search import ForgetSearchCV
@@ -80,10 +83,11 @@ def convert(
 
     Pipelines, column transformers and grid searches are converted part by part. Transformers with
     an equivalent in `letheon.preprocessing` and models with an equivalent in `letheon.sums` become
-    that. Forests become `DaREForestClassifier` or `DaREForestRegressor`, and logistic regression
-    becomes `InfluenceClassifier`. Any other transformer is wrapped in `KeyedSample`, and any other
-    model in `SISAClassifier` or `SISARegressor` with 5 shards. Scalers directly in front of trees
-    are dropped. Estimators that forget already stay.
+    that. Forests become `DaREForestClassifier` or `DaREForestRegressor`, gradient boosting (also of
+    LightGBM and XGBoost) becomes `BoostingClassifier` or `BoostingRegressor`, and logistic
+    regression becomes `InfluenceClassifier`. Any other transformer is wrapped in `KeyedSample`, and
+    any other model in `SISAClassifier` or `SISARegressor` with 5 shards. Scalers directly in front
+    of trees are dropped. Estimators that forget already stay.
 
     Parameters
     ----------
@@ -97,7 +101,8 @@ def convert(
         Whether to return the report, too. Without it, a warning lists the parts that are not the
         same.
     random_state : int, RandomState, Generator or None, default=None
-        Seed of all parts. None: the seeds of the original, and new ones where it has none.
+        Seed of all converted parts; parts that forget already keep theirs. None: the seeds of the
+        original, and new ones where it has none.
 
     Returns
     -------
@@ -178,9 +183,10 @@ class _Converter:
         if isinstance(part, ForgetMixin):
             return self._keep(part, place, part.facts.certificate)
         if not hasattr(part, "__sklearn_tags__") or isinstance(part, type):
+            hint = f". Pass an instance: {part.__name__}()" if isinstance(part, type) else ""
             raise CannotForgetError(
                 f"{place.describe(repr(part))} is no estimator of scikit-learn; expected a model, "
-                "a transformer, a Pipeline, a ColumnTransformer or a search"
+                f"a transformer, a Pipeline, a ColumnTransformer or a search{hint}"
             )
         handlers: dict[type, Callable[[Any, Place], ConvertedPart]] = {
             GridSearchCV: self._convert_search,
@@ -195,7 +201,7 @@ class _Converter:
                 return handler(part, place)
         if is_data_independent(part):
             return self._keep(part, place, "")
-        if place.is_last and (hasattr(part, "predict") or not hasattr(part, "transform")):
+        if place.is_last and _is_model(part):
             return self._convert_model(part, place)
         return self._convert_transformer(part, place)
 
@@ -215,13 +221,18 @@ class _Converter:
                 "output row depends on the same input row only, use "
                 "letheon.DataIndependent(FunctionTransformer(...))"
             )
-        name = f"DataIndependent({type(part).__name__})"
-        cost = "none: it learns nothing from rows"
-        row = ConversionRow(place.step, type(part).__name__, name, "exact equivalent", "", cost)
         function = clone(part)
         if function.feature_names_out is None:
             function.set_params(feature_names_out="one-to-one")
-        return ConvertedPart(DataIndependent(function), (row,), prefix_with("transformer"))
+        return self._declare_independent(function, place)
+
+    def _declare_independent(self, part: Any, place: Place) -> ConvertedPart:
+        """Return a transformer that learns nothing from rows, declared as such."""
+        name = type(part).__name__
+        target = f"DataIndependent({name})"
+        cost = "none: it learns nothing from rows"
+        row = ConversionRow(place.step, name, target, "exact equivalent", "", cost)
+        return ConvertedPart(DataIndependent(part), (row,), prefix_with("transformer"))
 
     def _convert_transformer(self, part: Any, place: Place) -> ConvertedPart:
         name, dense = type(part).__name__, {}
@@ -235,9 +246,12 @@ class _Converter:
         reason = "" if rule is None else rule.find_obstacle(part)
         if rule is not None and name in _CHANGES_ALWAYS and not place.is_last:
             reason = f"with {rule.class_name}, each removal would change all later steps"
-        if rule is None or reason:
-            return self._wrap_sample(part, place, dense, reason)
-        return self._apply_rule(rule, part, place, dense)
+        if rule is not None and not reason:
+            return self._apply_rule(rule, part, place, dense)
+        if rule is None and type(part).__module__.startswith("sklearn.") and not find_learner(part):
+            seed = self._choose_seed(type(part), getattr(part, "random_state", None))
+            return self._declare_independent(clone(part).set_params(**seed), place)
+        return self._wrap_sample(part, place, dense, reason)
 
     def _wrap_sample(
         self, part: Any, place: Place, dense: Mapping[str, Any], reason: str
@@ -256,7 +270,7 @@ class _Converter:
             return self._wrap_model(part, place, "")
         reason = rule.find_obstacle(part)
         target = _load_class(rule.target)
-        if place.gets_terms and not get_tags(target()).input_tags.sparse:
+        if place.gets_terms and not takes_sparse(target()):
             reason = f"{target.__name__} takes no sparse matrices of terms"
         if reason:
             return self._wrap_model(part, place, reason)
@@ -440,6 +454,7 @@ class _Converter:
             cv=_count_folds(part, place, notes),
             scoring=_choose_scoring(part, place),
             random_state=self.random_state,
+            verbose=part.verbose,
         )
         notes += [] if part.refit else ["the best candidate is always trained on all rows"]
         cost = "none outside the sample of n_people=5000; for a person in it, the search runs again"
@@ -512,6 +527,13 @@ class _Converter:
                 f"{place.describe(part)} cannot be converted: {error}. Use an estimator of "
                 "scikit-learn or of letheon"
             ) from error
+
+
+def _is_model(part: Any) -> bool:
+    """Return whether an estimator predicts; some have `predict` only after `fit`."""
+    if is_classifier(part) or is_regressor(part):
+        return True
+    return hasattr(part, "predict") or not hasattr(part, "transform")
 
 
 def _is_listed(part: Any) -> bool:

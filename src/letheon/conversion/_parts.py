@@ -17,9 +17,17 @@ SCALERS = frozenset(
 )
 _TREES = frozenset(
     f"{family}{task}"
-    for family in ("DecisionTree", "ExtraTrees", "GradientBoosting", "HistGradientBoosting")
+    for family in (
+        "DecisionTree",
+        "ExtraTrees",
+        "GradientBoosting",
+        "HistGradientBoosting",
+        "LGBM",
+        "RandomForest",
+        "XGB",
+    )
     for task in ("Classifier", "Regressor")
-) | {"RandomForestClassifier", "RandomForestRegressor"}
+)
 _VECTORISERS = frozenset(["CountVectorizer", "HashingVectorizer", "TfidfVectorizer"])
 _DECOMPOSITIONS = frozenset(["LatentDirichletAllocation", "NMF", "PCA", "TruncatedSVD"])
 # Parameters that make the output dense.
@@ -87,15 +95,23 @@ def returns_terms(steps: Iterable[Any]) -> bool:
     return has_terms
 
 
+def takes_sparse(model: Any) -> bool:
+    """Return whether a model gets sparse matrices in a pipeline.
+
+    A forest does not: its columns can leave and arrive without a fit only if they are dense.
+    """
+    is_forest = isinstance(model, ForgetMixin) and "forest" in model.facts.families
+    return not is_forest and bool(get_tags(model).input_tags.sparse)
+
+
 def look_behind(part: Any, converted: Any, place: Place) -> Place:
     """Return what the step in front of a part has to know."""
     if passes_through(converted):
         return place
     name = type(part).__name__
     is_tree = name in _TREES or (isinstance(part, ForgetMixin) and "forest" in part.facts.families)
-    takes_sparse = get_tags(converted).input_tags.sparse
     later = "" if name in _DECOMPOSITIONS else place.dense
-    dense = later if takes_sparse else type(converted).__name__
+    dense = later if takes_sparse(converted) else type(converted).__name__
     return replace(place, for_trees=is_tree, dense=dense)
 
 

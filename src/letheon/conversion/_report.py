@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from html import escape
 from typing import Literal
+
+from letheon.terminal import html_table, table_lines
 
 Similarity = Literal[
     "exact equivalent",
@@ -42,6 +43,13 @@ class ConversionRow:
         Differences from the original.
     lost : tuple of str
         Parameters that affect the model and could not be carried over.
+
+    Examples
+    --------
+    >>> from letheon.conversion import ConversionRow
+    >>> row = ConversionRow("", "Ridge", "StableRidge", "exact equivalent", guarantee="exact")
+    >>> row.is_faithful
+    True
     """
 
     step: str
@@ -110,8 +118,7 @@ class ConversionReport:
         """Return the table, the cost of one removal and the notes as text."""
         head = [_TITLES.get(name, name) for name in _COLUMNS]
         body = [[_cell(row, name) for name in _COLUMNS] for row in self.rows]
-        widths = [max(len(line[j]) for line in [head, *body]) for j in range(len(head))]
-        lines = [_join(line, widths) for line in [head, ["-" * width for width in widths], *body]]
+        lines = table_lines(head, body)
         costs = [f"{_cell(row, 'step')}: {row.cost}" for row in self.rows if row.cost]
         notes = [
             f"{_cell(row, 'step')}: {note}" for row in self.rows for note in row.list_remarks()
@@ -123,22 +130,12 @@ class ConversionReport:
     def _repr_html_(self) -> str:
         """Return an HTML table for notebooks."""
         names = [field.name for field in fields(ConversionRow) if field.name != "lost"]
-        head = "".join(f"<th>{_TITLES.get(name, name)}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(_cell(row, name))}</td>" for name in names) + "</tr>"
-            for row in self.rows
-        )
-        return (
-            "<table><caption>Conversion</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        )
+        head = [_TITLES.get(name, name) for name in names]
+        rows = ([_cell(row, name) for name in names] for row in self.rows)
+        return html_table("Conversion", head, rows)
 
 
 def _cell(row: ConversionRow, name: str) -> str:
     if name == "step":
         return row.step or "(whole)"
     return "; ".join(row.list_remarks()) if name == "notes" else str(getattr(row, name))
-
-
-def _join(cells: list[str], widths: list[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

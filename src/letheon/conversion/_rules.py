@@ -4,140 +4,31 @@ Classes are paths, so that nothing is imported before it is needed.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from inspect import signature
-from numbers import Real
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
-import numpy as np
-
-from letheon.conversion._report import Similarity
-
-Parameters = Mapping[str, Any]
-Change = Callable[[Any], Parameters]
-Accept = Callable[[Any], bool]
-
-
-class NotCarriedError(ValueError):
-    """A value of a parameter has no equivalent; the message says why."""
-
-
-@dataclass(frozen=True)
-class ConversionRule:
-    """How a class of scikit-learn is converted.
-
-    Attributes
-    ----------
-    target : str
-        Path of our class.
-    kind : Similarity
-        How similar the result is.
-    cost : str
-        What one removal costs.
-    same : str
-        Parameters that are carried over unchanged.
-    changed : dict
-        Parameters that become others: functions from the value to the new parameters.
-    accepted : dict
-        Parameters that our class has not: functions that return whether a value is equivalent to
-        its absence. With any other value, the estimator is wrapped instead.
-    unused : str
-        Parameters that do not affect the fitted model.
-    fixed : dict
-        Further parameters of our class.
-    notes : tuple of str
-        Differences that are always reported.
-    refine : callable, optional
-        Function from the rule and an estimator to the rule for its parameters.
-    """
-
-    target: str
-    kind: Similarity
-    cost: str
-    same: str = ""
-    changed: Mapping[str, Change] = field(default_factory=dict)
-    accepted: Mapping[str, Accept] = field(default_factory=dict)
-    unused: str = ""
-    fixed: Parameters = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    refine: Callable[["ConversionRule", Any], "ConversionRule"] | None = None
-
-    @property
-    def class_name(self) -> str:
-        """Name of our class."""
-        return self.target.rpartition(".")[2]
-
-    def find_obstacle(self, part: Any) -> str:
-        """Return why this rule does not suit the parameters of an estimator; empty if it does."""
-        values = part.get_params(deep=False)
-        wrong = [
-            f"{name}={values[name]!r}"
-            for name, accept in self.accepted.items()
-            if name in values and not accept(values[name])
-        ]
-        return f"{self.class_name} does not support {', '.join(wrong)}" if wrong else ""
-
-    def carry_parameters(self, part: Any) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Return the parameters of our class, those without effect, and those that are lost."""
-        carried = dict(self.fixed)
-        unused: list[str] = []
-        lost: list[str] = []
-        for name, value in part.get_params(deep=False).items():
-            if name in self.same.split():
-                carried[name] = value
-            elif name in self.changed:
-                try:
-                    carried.update(self.changed[name](value))
-                except NotCarriedError as error:
-                    lost.append(f"{name}={value!r} ({error})")
-            elif name in self.accepted or name == "random_state" or _is_default(part, name, value):
-                continue
-            else:
-                (unused if name in self.unused.split() else lost).append(f"{name}={value!r}")
-        return carried, unused, lost
-
-    def translate(self, name: str, value: Any) -> Parameters:
-        """Return the parameters of our class for one parameter of the original."""
-        if name in self.accepted and not self.accepted[name](value):
-            raise NotCarriedError(f"{self.class_name} does not support {name}={value!r}")
-        if name in self.same.split():
-            return {name: value}
-        if name in self.changed:
-            return self.changed[name](value)
-        if name in self.accepted or name in self.unused.split():
-            return {}
-        raise NotCarriedError(f"{self.class_name} has no such parameter")
+from letheon.conversion._boosters import BOOSTER_RULES
+from letheon.conversion._rule import (
+    ConversionRule,
+    NotCarriedError,
+    Parameters,
+    is_false,
+    is_missing,
+    is_none,
+    is_number,
+    is_one_of,
+    require_count,
+)
 
 
 def find_rule(part: Any) -> ConversionRule | None:
     """Return the rule for the class and the parameters of an estimator, or None."""
     kind = type(part)
-    modules = [name for name in kind.__module__.split(".") if not name.startswith("_")]
+    modules = takewhile(lambda name: not name.startswith("_"), kind.__module__.split("."))
     rule = RULES.get(".".join([*modules, kind.__name__]))
     return rule if rule is None or rule.refine is None else rule.refine(rule, part)
-
-
-def _is_default(part: Any, name: str, value: Any) -> bool:
-    default = signature(type(part)).parameters[name].default
-    return value is default or (type(value) is type(default) and bool(np.all(value == default)))
-
-
-def _is_one_of(*values: Any) -> Accept:
-    return lambda value: isinstance(value, str | bool | int | float | None) and value in values
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-_is_none = _is_one_of(None)
-_is_false = _is_one_of(False)
-
-
-def _is_missing(value: Any) -> bool:
-    is_nan = isinstance(value, float) and math.isnan(value)
-    return value is None or is_nan or type(value).__name__ == "NAType"  # pandas.NA
 
 
 def _invert_strength(strength: float) -> Parameters:
@@ -151,15 +42,6 @@ def _choose_multi_class(value: str) -> Parameters:
 
 def _choose_criterion(value: str) -> Parameters:
     return {"criterion": "entropy" if value == "log_loss" else value}
-
-
-def _require_count(name: str) -> Change:
-    def change(value: Any) -> Parameters:
-        if isinstance(value, float):
-            raise NotCarriedError("expected a number of rows, not a share of them")
-        return {name: value}
-
-    return change
 
 
 def _distinct_share(share: float) -> float:
@@ -211,16 +93,16 @@ _LOGISTIC = ConversionRule(
         "multi_class": _choose_multi_class,
     },
     accepted={
-        "C": lambda value: _is_number(value) and 0 < value < math.inf,
-        "penalty": _is_one_of("l2", "deprecated"),
-        "l1_ratio": _is_one_of(None, 0.0),
-        "class_weight": _is_none,
+        "C": lambda value: is_number(value) and 0 < value < math.inf,
+        "penalty": is_one_of("l2", "deprecated"),
+        "l1_ratio": is_one_of(None, 0.0),
+        "class_weight": is_none,
     },
     unused="dual tol intercept_scaling max_iter verbose warm_start n_jobs",
     fixed={"reg": "total", "multi_class": "softmax"},
     notes=(
         "certified (epsilon=1, delta=1e-4), not exact: coefficients contain noise of scale 0.01",
-        "the noise assumes scaled columns",
+        "scale the columns before it: with unscaled columns, the noise can cost much of the score",
         "the intercept is regularised too",
     ),
 )
@@ -231,13 +113,13 @@ _TREES = ConversionRule(
     same="max_depth max_features",
     changed={
         "criterion": _choose_criterion,
-        "min_samples_split": _require_count("min_samples_split"),
-        "min_samples_leaf": _require_count("min_samples_leaf"),
+        "min_samples_split": require_count("min_samples_split"),
+        "min_samples_leaf": require_count("min_samples_leaf"),
     },
     accepted={
-        "criterion": _is_one_of("gini", "entropy", "log_loss"),
-        "class_weight": _is_none,
-        "monotonic_cst": _is_none,
+        "criterion": is_one_of("gini", "entropy", "log_loss"),
+        "class_weight": is_none,
+        "monotonic_cst": is_none,
     },
     unused="verbose warm_start",
 )
@@ -253,14 +135,14 @@ _EXTRA = replace(
 )
 _TREE = replace(
     _TREES,
-    accepted=dict(_TREES.accepted) | {"splitter": _is_one_of("best")},
+    accepted=dict(_TREES.accepted) | {"splitter": is_one_of("best")},
     fixed={"n_estimators": 1, "n_thresholds": None, "subsample": 1.0},
     notes=("a forest of one tree that compares all thresholds",),
 )
 
 
 def _for_regression(rule: ConversionRule) -> ConversionRule:
-    accepted = dict(rule.accepted) | {"criterion": _is_one_of("squared_error")}
+    accepted = dict(rule.accepted) | {"criterion": is_one_of("squared_error")}
     return replace(rule, target="letheon.forest.DaREForestRegressor", accepted=accepted)
 
 
@@ -269,7 +151,7 @@ _RIDGE = ConversionRule(
     "exact equivalent",
     _SUBTRACT,
     same="alpha fit_intercept",
-    accepted={"alpha": _is_number, "positive": _is_false, "class_weight": _is_none},
+    accepted={"alpha": is_number, "positive": is_false, "class_weight": is_none},
     unused="copy_X max_iter tol solver random_state n_jobs",
 )
 _BAYES = ConversionRule(
@@ -284,8 +166,8 @@ _DISCRIMINANT = ConversionRule(
     _SUBTRACT,
     same="solver shrinkage priors n_components",
     accepted={
-        "shrinkage": lambda value: value is None or _is_number(value),
-        "covariance_estimator": _is_none,
+        "shrinkage": lambda value: value is None or is_number(value),
+        "covariance_estimator": is_none,
     },
     unused="tol store_covariance",
 )
@@ -296,10 +178,10 @@ _TEXT = ConversionRule(
     same="strip_accents lowercase stop_words token_pattern ngram_range analyzer max_df min_df "
     "max_features vocabulary binary",
     accepted={
-        "input": _is_one_of("content"),
-        "preprocessor": _is_none,
-        "tokenizer": _is_none,
-        "analyzer": _is_one_of("word", "char", "char_wb"),
+        "input": is_one_of("content"),
+        "preprocessor": is_none,
+        "tokenizer": is_none,
+        "analyzer": is_one_of("word", "char", "char_wb"),
     },
     unused="encoding decode_error dtype",
 )
@@ -317,7 +199,7 @@ RULES: Mapping[str, ConversionRule] = {
         "rounded statistics",
         "counts on a grid are updated; the output changes with probability about 64 / n per column",
         same="with_centering with_scaling quantile_range",
-        accepted={"unit_variance": _is_false},
+        accepted={"unit_variance": is_false},
         unused="copy",
     ),
     "sklearn.impute.SimpleImputer": ConversionRule(
@@ -326,8 +208,8 @@ RULES: Mapping[str, ConversionRule] = {
         f"{_FEW} 8 / n per column",
         same="missing_values strategy fill_value add_indicator keep_empty_features",
         accepted={
-            "missing_values": _is_missing,
-            "strategy": _is_one_of("mean", "median", "most_frequent", "constant"),
+            "missing_values": is_missing,
+            "strategy": is_one_of("mean", "median", "most_frequent", "constant"),
         },
         unused="copy verbose",
         refine=_refine_imputer,
@@ -336,23 +218,23 @@ RULES: Mapping[str, ConversionRule] = {
         _ENCODER,
         same="categories handle_unknown drop sparse_output min_frequency max_categories",
         accepted={
-            "drop": _is_one_of(None, "first", "if_binary"),
-            "handle_unknown": _is_one_of("error", "ignore", "infrequent_if_exist"),
-            "feature_name_combiner": _is_one_of("concat"),
+            "drop": is_one_of(None, "first", "if_binary"),
+            "handle_unknown": is_one_of("error", "ignore", "infrequent_if_exist"),
+            "feature_name_combiner": is_one_of("concat"),
         },
     ),
     "sklearn.preprocessing.OrdinalEncoder": replace(
         _ENCODER,
         target="letheon.preprocessing.OrdinalEncoder",
         same="categories handle_unknown unknown_value encoded_missing_value",
-        accepted={"min_frequency": _is_none, "max_categories": _is_none},
+        accepted={"min_frequency": is_none, "max_categories": is_none},
     ),
     "sklearn.preprocessing.TargetEncoder": ConversionRule(
         "letheon.preprocessing.TargetEncoder",
         "rounded statistics",
         f"{_FEW} 64 / m for the m rows of the same category",
         same="target_type smooth cv",
-        accepted={"categories": _is_one_of("auto"), "cv": lambda value: isinstance(value, int)},
+        accepted={"categories": is_one_of("auto"), "cv": lambda value: isinstance(value, int)},
         unused="shuffle",
         notes=("folds separate people; smooth='auto' adds one row with the mean target",),
     ),
@@ -369,14 +251,14 @@ RULES: Mapping[str, ConversionRule] = {
     "sklearn.linear_model.Ridge": _RIDGE,
     "sklearn.linear_model.RidgeClassifier": replace(_RIDGE, target="letheon.sums.RidgeClassifier"),
     "sklearn.linear_model.LinearRegression": replace(
-        _RIDGE, same="fit_intercept", accepted={"positive": _is_false}, fixed={"alpha": 0.0}
+        _RIDGE, same="fit_intercept", accepted={"positive": is_false}, fixed={"alpha": 0.0}
     ),
     "sklearn.discriminant_analysis.LinearDiscriminantAnalysis": _DISCRIMINANT,
     "sklearn.discriminant_analysis.QuadraticDiscriminantAnalysis": replace(
         _DISCRIMINANT,
         target="letheon.sums.QuadraticDiscriminantAnalysis",
         same="priors reg_param store_covariance",
-        accepted={"shrinkage": _is_none, "covariance_estimator": _is_none},
+        accepted={"shrinkage": is_none, "covariance_estimator": is_none},
         unused="tol solver",
     ),
     "sklearn.naive_bayes.GaussianNB": replace(
@@ -387,7 +269,7 @@ RULES: Mapping[str, ConversionRule] = {
         "exact equivalent",
         "integer sums are updated, and all components are computed again",
         same="n_components whiten",
-        accepted={"n_components": lambda value: value is None or _is_number(value)},
+        accepted={"n_components": lambda value: value is None or is_number(value)},
         unused="copy svd_solver tol iterated_power n_oversamples power_iteration_normalizer",
     ),
     "sklearn.kernel_approximation.RBFSampler": ConversionRule(
@@ -395,7 +277,7 @@ RULES: Mapping[str, ConversionRule] = {
         "rounded statistics",
         "none: it learns nothing from rows",
         same="gamma n_components",
-        accepted={"gamma": _is_number},
+        accepted={"gamma": is_number},
         notes=("other random features of the same kernel; inputs are rounded to 2**-16",),
     ),
     "sklearn.neighbors.NearestCentroid": ConversionRule(
@@ -403,9 +285,9 @@ RULES: Mapping[str, ConversionRule] = {
         "exact equivalent",
         "the means of the classes of the rows are computed again",
         accepted={
-            "metric": _is_one_of("euclidean"),
-            "shrink_threshold": _is_none,
-            "priors": _is_one_of("uniform"),
+            "metric": is_one_of("euclidean"),
+            "shrink_threshold": is_none,
+            "priors": is_one_of("uniform"),
         },
     ),
     "sklearn.naive_bayes.MultinomialNB": _BAYES,
@@ -424,4 +306,5 @@ RULES: Mapping[str, ConversionRule] = {
     "sklearn.ensemble.ExtraTreesRegressor": _for_regression(_EXTRA),
     "sklearn.tree.DecisionTreeClassifier": _TREE,
     "sklearn.tree.DecisionTreeRegressor": _for_regression(_TREE),
+    **BOOSTER_RULES,
 }

@@ -10,6 +10,16 @@ from letheon.data._frame import (
     to_native,
 )
 from letheon.data._ids import IdIndex, Ids, IntIds, TextIds, as_ids, row_ids
+from letheon.data._matrix import (
+    CategoryColumns,
+    CategoryTable,
+    EncodedRows,
+    KnownCategories,
+    ValueCounts,
+    ValueNames,
+    as_matrix,
+    is_matrix,
+)
 from letheon.data._rows import People, RowMatch, Rows, SlotRows
 from letheon.data._tables import (
     hold_labels,
@@ -17,31 +27,41 @@ from letheon.data._tables import (
     hold_target,
     is_text_column,
     join_target,
+    list_orders,
     present_table,
     require_one_kind,
     table_length,
 )
 
 __all__ = [
+    "CategoryColumns",
+    "CategoryTable",
+    "EncodedRows",
     "Frame",
     "FrameSchema",
     "IdIndex",
     "Ids",
     "IntIds",
+    "KnownCategories",
     "People",
     "RowMatch",
     "Rows",
     "SlotRows",
     "TextIds",
+    "ValueCounts",
+    "ValueNames",
     "as_frame",
     "as_ids",
+    "as_matrix",
     "as_table",
     "column_names",
     "hold_labels",
     "hold_table",
     "hold_target",
+    "is_matrix",
     "is_text_column",
     "join_target",
+    "list_orders",
     "numbers_of",
     "present_table",
     "require_one_kind",

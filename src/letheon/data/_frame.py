@@ -5,9 +5,9 @@ with a dictionary of values. A value whose last row is wiped also leaves the dic
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import Any, NamedTuple, Self
 
 import narwhals.stable.v2 as nw
@@ -15,21 +15,38 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from letheon.data._tables import Table, hold_table, present_table, tidy_frame
+from letheon.data._columns import (
+    column_codes,
+    column_numbers,
+    encode_values,
+    number_kind,
+    refuse_mixed_kinds,
+)
+from letheon.data._tables import (
+    Orders,
+    Table,
+    hold_table,
+    merge_categories,
+    present_table,
+    require_rows,
+    tidy_frame,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-# A float64 represents every integer up to here.
-_LARGEST_INTEGER = 2**53
 _OBJECTS = "array"
+_TEXT_KINDS = ("str", "string", "String", "Categorical", "Enum")
 
 
 class ColumnSelection(NamedTuple):
-    """Some columns of a frame: their schema, and where they are among numbers and codes."""
+    """Some columns of a frame: their schema, and where they are among numbers and codes.
+
+    Columns that follow each other are a slice, so that a selection needs no copy.
+    """
 
     schema: "FrameSchema"
-    numbers: Integers
-    codes: Integers
+    numbers: Integers | slice
+    codes: Integers | slice
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,12 @@ class FrameSchema:
         return tuple(places)
 
     @cached_property
+    def coded_columns(self) -> tuple[tuple[str, str], ...]:
+        """Name and kind of each column of codes."""
+        columns = zip(self.names, self.kinds, self.is_number, strict=True)
+        return tuple((name, kind) for name, kind, is_number in columns if not is_number)
+
+    @cached_property
     def _selections(self) -> dict[tuple[int, ...], ColumnSelection]:
         return {}
 
@@ -82,9 +105,16 @@ class FrameSchema:
             )
             numbers = [self.places[j] for j in columns if self.is_number[j]]
             codes = [self.places[j] for j in columns if not self.is_number[j]]
-            selection = ColumnSelection(schema, np.array(numbers, int), np.array(codes, int))
+            selection = ColumnSelection(schema, _as_slice(numbers), _as_slice(codes))
             self._selections[columns] = selection
         return self._selections[columns]
+
+
+def _as_slice(places: list[int]) -> Integers | slice:
+    """Return places as a slice, or as an array if they do not follow each other."""
+    begin = places[0] if places else 0
+    end = begin + len(places)
+    return slice(begin, end) if places == list(range(begin, end)) else np.array(places, int)
 
 
 class Frame:
@@ -134,9 +164,12 @@ class Frame:
         return Frame(self.schema, self.numbers[positions], self.codes[positions], self.values)
 
     def select(self, columns: tuple[int, ...]) -> "Frame":
-        """Return some columns, in this order."""
+        """Return some columns, in this order, for reading: they can share memory with the frame."""
         schema, numbers, codes = self.schema.select(columns)
-        values = tuple(self.values[j] for j in codes.tolist())
+        if isinstance(codes, slice):
+            values = self.values[codes]
+        else:
+            values = tuple(self.values[j] for j in codes.tolist())
         return Frame(schema, self.numbers[:, numbers], self.codes[:, codes], values)
 
     def column_values(self, column: int) -> list[Any]:
@@ -167,25 +200,28 @@ class Frame:
         pairs = zip([None, *values], numbers, strict=True)
         return {value: number for value, number in pairs if number}
 
-    def concat(self, other: "Frame") -> "Frame":
-        """Return these rows followed by `other`, with new dictionaries."""
+    def concat(self, other: "Frame", orders: Orders | None = None) -> "Frame":
+        """Return these rows followed by `other`, with new dictionaries.
+
+        The types of the columns stay. Raises `ValueError` for values that do not fit; floats may be
+        rounded. `orders` is the result of `list_orders` for new rows.
+        """
         if (self.schema.names, self.schema.is_number) != (
             other.schema.names,
             other.schema.is_number,
         ):
-            raise ValueError(
-                f"new rows have the columns {_describe(other.schema)}; expected "
-                f"{_describe(self.schema)}"
-            )
+            given, expected = _describe_difference(other.schema, self.schema)
+            raise ValueError(f"new rows have the columns {given}; expected {expected}")
+        new_numbers = _fit_numbers(self.schema, other.numbers)
+        _refuse_other_values(self, other)
         values: list[list[Any]] = []
         parts = []
-        for j, known in enumerate(self.values):
-            joint = {value: code for code, value in enumerate(known) if value is not None}
-            own = [value for value in known if value is not None]
-            for value in other.values[j]:
-                if value is not None and value not in joint:
-                    joint[value] = len(own)
-                    own.append(value)
+        for j, (name, kind) in enumerate(self.schema.coded_columns):
+            known, new = (
+                [value for value in frame.values[j] if value is not None] for frame in (self, other)
+            )
+            is_ordered = kind in ("ordered", "Enum")
+            own = merge_categories(name, known, new, orders if is_ordered else None)
             joint = {value: code for code, value in enumerate(own)}
             parts.append(
                 np.concatenate([self.map_codes(j, joint, -1), other.map_codes(j, joint, -1)])
@@ -194,7 +230,7 @@ class Frame:
         codes = (
             np.stack(parts, axis=1) if parts else np.empty((len(self) + len(other), 0), np.int32)
         )
-        numbers = np.concatenate([self.numbers, other.numbers])
+        numbers = np.concatenate([self.numbers, new_numbers])
         return Frame(self.schema, numbers, codes.astype(np.int32), tuple(values))
 
     def as_types_of(self, other: "Frame") -> "Frame":
@@ -234,18 +270,25 @@ class Frame:
         """Overwrite rows with zeros and missing codes; drop values without rows."""
         counts, begins = self.code_counts
         places = (self.codes[positions] + begins).ravel()
-        np.subtract.at(counts, places, 1)
+        if len(positions) == 1:  # every column has its own places
+            counts[places] -= 1
+        else:
+            np.subtract.at(counts, places, 1)
         self.numbers[positions] = 0
         self.codes[positions] = -1
-        np.add.at(counts, np.tile(begins - 1, len(positions)), 1)
-        for place in np.unique(places[counts[places] == 0]).tolist():
+        counts[begins - 1] += len(positions)
+        empty = places[counts[places] == 0]
+        for place in np.unique(empty).tolist() if len(empty) else ():
             column = int(np.searchsorted(begins, place + 1, "right")) - 1
             code = place - int(begins[column])
             if code >= 0:
                 self.values[column][code] = None
 
-    def to_native(self) -> Any:
-        """Return the rows as the kind of table that was given, without unused values."""
+    def to_native(self, *, all_categories: bool = False) -> Any:
+        """Return the rows as the kind of table that was given.
+
+        With `all_categories`, dtypes also have the categories of other rows of the table.
+        """
         schema, columns = self.schema, []
         for place, kind, is_number in zip(
             schema.places, schema.kinds, schema.is_number, strict=True
@@ -260,12 +303,58 @@ class Frame:
             for j, column in enumerate(columns):
                 table[:, j] = column
             return table
-        return tidy_frame(_build_frame(schema, columns, self))
+        frame = _build_frame(schema, columns, self)
+        return frame.to_native() if all_categories else tidy_frame(frame)
 
 
-def _describe(schema: FrameSchema) -> str:
-    pairs = zip(schema.names, schema.kinds, strict=True)
-    return ", ".join(f"{name} ({kind})" for name, kind in pairs)
+def _describe_difference(first: FrameSchema, second: FrameSchema) -> tuple[str, str]:
+    """Return the columns of each schema; only those that differ, if the names are the same."""
+    both = [list(zip(schema.names, schema.kinds, strict=True)) for schema in (first, second)]
+    if first.names == second.names:
+        differs = [a != b for a, b in zip(first.is_number, second.is_number, strict=True)]
+        both = [list(compress(columns, differs)) for columns in both]
+    given, expected = (", ".join(f"{name} ({kind})" for name, kind in part) for part in both)
+    return given, expected
+
+
+def _fit_numbers(schema: FrameSchema, numbers: Floats) -> Floats:
+    """Return new numbers as the columns of a schema store them."""
+    fitted = numbers.copy()
+    for place, kind, name, is_number in zip(
+        schema.places, schema.kinds, schema.names, schema.is_number, strict=True
+    ):
+        if not is_number or kind.lower() == "float64":
+            continue
+        column, dtype = numbers[:, place], np.dtype(kind.lower().replace("boolean", "bool"))
+        with np.errstate(invalid="ignore", over="ignore"):
+            cast = column.astype(dtype).astype(np.float64)
+        if kind == "boolean" or kind[0].isupper():  # such a column can have missing values
+            cast[np.isnan(column)] = math.nan
+        same = np.isfinite if dtype.kind == "f" else np.asarray
+        if not np.array_equal(same(cast), same(column), equal_nan=True):
+            raise ValueError(
+                f"column {name!r} of the new rows has values that do not fit into {kind}, the "
+                "dtype of this model; fit with a wider dtype from the start"
+            )
+        fitted[:, place] = cast
+    return fitted
+
+
+def _refuse_other_values(frame: Frame, new: Frame) -> None:
+    """Raise for new values that a column cannot contain, or that a fit would not mix."""
+    schema = frame.schema
+    for place, kind, name, is_number in zip(
+        schema.places, schema.kinds, schema.names, schema.is_number, strict=True
+    ):
+        if is_number:
+            continue
+        known = {*map(type, frame.values[place]), *map(type, new.values[place])}
+        refuse_mixed_kinds(known, name)
+        if kind in _TEXT_KINDS and not {type(v) for v in new.values[place]} <= {str, type(None)}:
+            raise ValueError(
+                f"column {name!r} of the new rows contains values that are not texts; expected "
+                f"{kind}, as in this model"
+            )
 
 
 def _native_numbers(backend: str, column: Floats, kind: str) -> Any:
@@ -318,6 +407,26 @@ def as_table(X: Any, *, copy: bool = True) -> Table:
 
     Data frames and two-dimensional arrays of objects or strings become a `Frame`. Without `copy`,
     for predictions, an array is copied only if needed and may be read-only.
+
+    Parameters
+    ----------
+    X : array-like, sparse matrix or data frame
+        The rows.
+    copy : bool, default=True
+        Whether the result must have its own memory.
+
+    Returns
+    -------
+    ndarray, CSR array or Frame
+
+    Examples
+    --------
+    >>> from letheon.data import as_table
+    >>> as_table([[1, 2], [3, 4]])
+    array([[1., 2.],
+           [3., 4.]])
+    >>> type(as_table([["a", "x"], ["b", "y"]])).__name__
+    'Frame'
     """
     if isinstance(X, Frame):
         return X.__copy__() if copy else X
@@ -331,30 +440,69 @@ def as_table(X: Any, *, copy: bool = True) -> Table:
     return _frame_of_objects(table) if is_object else table
 
 
-def to_native(X: Table) -> Any:
-    """Return a stored table as the kind of table that was given."""
-    return X.to_native() if isinstance(X, Frame) else X
+def to_native(X: Table, *, all_categories: bool = False) -> Any:
+    """Return a stored table as the kind of table that was given; see `Frame.to_native`.
+
+    Parameters
+    ----------
+    X : ndarray, sparse array or Frame
+        A table as `as_table` returns it.
+    all_categories : bool, default=False
+        As for `Frame.to_native`.
+
+    Returns
+    -------
+    ndarray, sparse array or data frame
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon.data import as_table, to_native
+    >>> table = as_table(pd.DataFrame({"age": [30, 41], "city": ["Bonn", "Ulm"]}))
+    >>> to_native(table)["city"].tolist()
+    ['Bonn', 'Ulm']
+    """
+    return X.to_native(all_categories=all_categories) if isinstance(X, Frame) else X
 
 
 def as_frame(X: Any) -> Frame:
     """Return the columns of a pandas, polars or other eager data frame.
+
+    Parameters
+    ----------
+    X : data frame
+        At least one row and one column.
+
+    Returns
+    -------
+    Frame
 
     Raises
     ------
     ValueError
         A column has dates or other values that are neither numbers nor texts, or integers above
         2**53.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon.data import as_frame
+    >>> frame = as_frame(pd.DataFrame({"age": [30, 41], "city": ["Bonn", "Ulm"]}))
+    >>> frame.shape, frame.numbers.tolist()
+    ((2, 2), [[30.0], [41.0]])
     """
-    frame = nw.from_native(hold_table(X), eager_only=True)
+    frame = nw.from_native(X, eager_only=True)
+    require_rows(frame.shape)
+    frame = nw.from_native(tidy_frame(frame), eager_only=True)
     numbers, codes, values, kinds, is_number = [], [], [], [], []
     for name, dtype in frame.schema.items():
         series = frame.get_column(name)
         is_number.append(dtype.is_numeric() or dtype == nw.Boolean)
         if is_number[-1]:
-            kinds.append(_native_kind(series))
-            numbers.append(_column_numbers(series))
+            kinds.append(number_kind(series))
+            numbers.append(column_numbers(series))
         else:
-            kind, code, known = _column_codes(series)
+            kind, code, known = column_codes(series)
             kinds.append(kind)
             codes.append(code)
             values.append(known)
@@ -370,76 +518,11 @@ def as_frame(X: Any) -> Frame:
     )
 
 
-def _native_kind(series: "nw.Series[Any]") -> str:
-    if series.implementation.is_pandas():
-        return str(series.to_native().dtype)
-    return str(series.dtype)
-
-
-def _column_numbers(series: "nw.Series[Any]") -> Floats:
-    present = series.drop_nulls() if series.dtype.is_integer() else series.head(0)
-    if len(present):
-        for extreme in (present.min(), present.max()):
-            if abs(int(extreme)) > _LARGEST_INTEGER:
-                raise ValueError(
-                    f"column {series.name!r} contains {extreme}; expected integers of at most "
-                    "2**53. Pass the column as text or as float"
-                )
-    array = series.cast(nw.Float64).fill_null(float("nan")).to_numpy()
-    return np.ascontiguousarray(array, np.float64) + 0.0
-
-
-def _column_codes(series: "nw.Series[Any]") -> tuple[str, NDArray[np.int32], list[Any]]:
-    """Return kind, codes and dictionary of a column of texts, categories or objects."""
-    dtype, native = series.dtype, series.to_native()
-    if dtype == nw.Enum or (dtype == nw.Categorical and getattr(native.dtype, "ordered", False)):
-        known = series.cat.get_categories().to_list()
-        kind = "ordered" if series.implementation.is_pandas() else "Enum"
-    else:
-        known = None
-        kind = _native_kind(series)
-    if dtype not in (nw.String, nw.Categorical, nw.Enum, nw.Object):
-        raise ValueError(
-            f"column {series.name!r} has dtype {dtype}; expected numbers, texts, categories or "
-            "booleans. Convert the column first, for example a date to days"
-        )
-    return kind, *_encode_values(series.to_list(), known, series.name)
-
-
-def _encode_values(
-    values: Sequence[Any], known: list[Any] | None, name: str
-) -> tuple[NDArray[np.int32], list[Any]]:
-    values = [_plain_value(value, name) for value in values]
-    if {bool} < {type(value) for value in values} - {type(None), str}:
-        raise ValueError(f"column {name!r} mixes booleans and numbers; expected values of one kind")
-    if known is None:
-        known = sorted(set(values) - {None}, key=lambda value: (type(value).__name__, value))
-    numbers = {value: code for code, value in enumerate(known)}
-    numbers[None] = -1
-    return np.array([numbers[value] for value in values], np.int32), list(known)
-
-
-def _plain_value(value: Any, name: str) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        # 1.0 and 1 are equal, so one of them must represent both.
-        return None if math.isnan(value) else int(value) if value.is_integer() else value
-    if type(value).__name__ == "NAType":
-        return None
-    raise ValueError(
-        f"column {name!r} contains a value of type {type(value).__name__}; expected numbers or "
-        "texts"
-    )
-
-
 def _frame_of_objects(array: NDArray[Any]) -> Frame:
     """Return the columns of a two-dimensional array of objects, all of them as codes."""
     n_rows, n_columns = array.shape
     names = tuple(f"x{j}" for j in range(n_columns))
-    columns = [_encode_values(array[:, j].tolist(), None, names[j]) for j in range(n_columns)]
+    columns = [encode_values(array[:, j].tolist(), None, names[j]) for j in range(n_columns)]
     schema = FrameSchema(_OBJECTS, names, ("object",) * n_columns, (False,) * n_columns)
     codes = np.stack([code for code, _ in columns], axis=1)
     return Frame(schema, np.empty((n_rows, 0)), codes, tuple(known for _, known in columns))
@@ -448,10 +531,27 @@ def _frame_of_objects(array: NDArray[Any]) -> Frame:
 def numbers_of(X: Table) -> Floats:
     """Return a table as a float64 matrix; NaN is missing.
 
+    Parameters
+    ----------
+    X : ndarray or Frame
+        A table as `as_table` returns it.
+
+    Returns
+    -------
+    ndarray of float64
+
     Raises
     ------
     ValueError
         A column is not a column of numbers.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon.data import as_table, numbers_of
+    >>> numbers_of(as_table(pd.DataFrame({"age": [30, 41], "is_new": [True, False]})))
+    array([[30.,  1.],
+           [41.,  0.]])
     """
     if not isinstance(X, Frame):
         if sp.issparse(X):
@@ -482,7 +582,15 @@ def _parse_numbers(X: Frame, place: int, name: str) -> Floats:
 
 
 def column_names(X: Any) -> list[str]:
-    """Return the names of the columns of a raw table."""
+    """Return the names of the columns of a raw table.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon.data import as_table, column_names
+    >>> column_names(as_table(pd.DataFrame({"age": [30]}))), column_names(as_table([[1.0, 2.0]]))
+    (['age'], ['x0', 'x1'])
+    """
     if isinstance(X, Frame) and X.schema.has_names:
         return list(map(str, X.schema.names))
     return [f"x{j}" for j in range(X.shape[1] if len(X.shape) == 2 else 1)]

@@ -39,7 +39,15 @@ _MANY = 64
 
 
 class Ids(ABC):
-    """Ids of one kind, one per row, in order. Immutable, except for `wipe`."""
+    """Ids of one kind, one per row, in order. Immutable, except for `wipe`.
+
+    Examples
+    --------
+    >>> from letheon.data import as_ids
+    >>> ids = as_ids(["anna", "ben", "anna"])
+    >>> len(ids), ids.kind, ids.distinct().to_list()
+    (3, 'str', ['anna', 'ben'])
+    """
 
     kind: ClassVar[str]
 
@@ -97,7 +105,14 @@ class Ids(ABC):
 
 @dataclass(eq=False, repr=False)
 class IntIds(Ids):
-    """Ids of type int, stored as one int64 array."""
+    """Ids of type int, stored as one int64 array.
+
+    Examples
+    --------
+    >>> from letheon.data import as_ids
+    >>> as_ids([7, 5]).concat(as_ids([9])).to_list()
+    [7, 5, 9]
+    """
 
     kind: ClassVar[str] = "int"
     values: NDArray[np.int64]
@@ -147,6 +162,13 @@ class TextIds(Ids):
     """Ids of type str, stored as one UTF-8 buffer and n + 1 offsets.
 
     A dict would be ten times larger.
+
+    Examples
+    --------
+    >>> from letheon.data import TextIds
+    >>> ids = TextIds.from_strings(["anna", "ben"])
+    >>> ids.get_id(1), ids.offsets.tolist()
+    ('ben', [0, 4, 7])
     """
 
     kind: ClassVar[str] = "str"
@@ -229,6 +251,32 @@ def as_ids(values: Any, *, what: str = "ids") -> Ids:
 
     Accepts lists, tuples, sets, iterators, NumPy arrays, pandas and polars series. Raises
     `IdsTypeError` for bool, float, bytes, UUID, None, NaN, NA, mixed kinds and for a single id.
+
+    Parameters
+    ----------
+    values : list, tuple, set, iterator, ndarray or series
+        Ids, either all integers or all strings.
+    what : str, default="ids"
+        Name of the argument in errors.
+
+    Returns
+    -------
+    Ids
+
+    Raises
+    ------
+    IdsTypeError
+        The values are not ids of one kind, or are a single id.
+
+    Examples
+    --------
+    >>> from letheon.data import as_ids
+    >>> as_ids((3, 1, 3)).to_list()
+    [3, 1, 3]
+    >>> as_ids([1, "1"])
+    Traceback (most recent call last):
+    ...
+    letheon.exceptions.IdsTypeError: ids contains values of type int, str; expected either ...
     """
     if isinstance(values, Ids):
         return values
@@ -250,7 +298,32 @@ def as_ids(values: Any, *, what: str = "ids") -> Ids:
 
 
 def row_ids(values: Any, n_rows: int) -> Ids:
-    """Return the ids of a caller, one per row; ``0..n-1`` if `values` is None."""
+    """Return the ids of a caller, one per row; ``0..n-1`` if `values` is None.
+
+    Parameters
+    ----------
+    values : array-like or None
+        The ids.
+    n_rows : int
+        Number of rows.
+
+    Returns
+    -------
+    Ids
+
+    Raises
+    ------
+    IdsTypeError
+        The values are not ids of one kind, or have no order.
+    IdsLengthError
+        There is not one id per row.
+
+    Examples
+    --------
+    >>> from letheon.data import row_ids
+    >>> row_ids(["anna", "ben"], 2).to_list(), row_ids(None, 3).to_list()
+    (['anna', 'ben'], [0, 1, 2])
+    """
     if values is None:
         return IntIds(np.arange(n_rows, dtype=np.int64))
     if isinstance(values, str):
@@ -340,7 +413,21 @@ class Matches(NamedTuple):
 
 
 class IdIndex:
-    """Index of ids by hash; `find` takes O(k log n) time for k ids."""
+    """Index of ids by hash; `find` takes O(k log n) time for k ids.
+
+    Parameters
+    ----------
+    ids : Ids
+        The ids of the rows.
+
+    Examples
+    --------
+    >>> from letheon.data import IdIndex, as_ids
+    >>> index = IdIndex(as_ids(["anna", "ben", "anna"]))
+    >>> matches = index.find(as_ids(["anna", "zoe"]))
+    >>> matches.positions.tolist(), matches.has_rows.tolist()
+    ([0, 2], [True, False])
+    """
 
     def __init__(self, ids: Ids) -> None:
         hashes = ids.hashes(_KEY, Purpose.ID_INDEX)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from letheon.data._frame import Frame, as_table, to_native
 from letheon.data._ids import IdIndex, Ids
 from letheon.data._tables import (
+    Orders,
     Table,
     hold_target,
     join_rows,
@@ -29,6 +30,8 @@ from letheon.data._tables import (
     take_target,
 )
 from letheon.exceptions import IdsLengthError
+
+Extra = Mapping[str, NDArray[Any]] | None
 
 # Compact when more than one in this many slots is empty.
 _SLOTS_PER_HOLE = 5
@@ -97,13 +100,13 @@ class Rows:
         keep[positions] = False
         return self.take(np.flatnonzero(keep))
 
-    def concat(self, other: "Rows") -> Self:
-        """Return these rows followed by `other`."""
+    def concat(self, other: "Rows", orders: Orders | None = None) -> Self:
+        """Return these rows followed by `other`; `orders` is that of `list_orders`."""
         extra = {
             name: np.concatenate([values, other.extra[name]]) for name, values in self.extra.items()
         }
         return type(self)(
-            join_rows(self.X, other.X),
+            join_rows(self.X, other.X, orders),
             join_target(self.y, other.y),
             self.ids.concat(other.ids),
             extra,
@@ -363,13 +366,9 @@ class SlotRows:
         self._set_arrays(joint.X, joint.y, joint._ids, joint.extra, joint.alive)
 
     def join(
-        self,
-        X: Table,
-        y: NDArray[Any] | None,
-        ids: Ids,
-        extra: Mapping[str, NDArray[Any]] | None = None,
+        self, X: Table, y: Any, ids: Ids, extra: Extra = None, orders: Orders | None = None
     ) -> Self:
-        """Return these rows followed by new ones, in new memory; raises the errors of `append`."""
+        """Return old and new rows in new memory; `orders` is `list_orders` of the new ones."""
         extra = dict(extra or {})
         n_new = X.shape[0]
         _require_target(y, n_new)
@@ -380,7 +379,8 @@ class SlotRows:
         if len(ids) != n_new:
             raise IdsLengthError(f"got {len(ids)} ids for {n_new} rows; give one id per row")
         own = self._compact_parts()
-        table = own["X"].concat(X) if isinstance(X, Frame) else join_rows(own["X"], X)
+        first = own["X"]
+        table = first.concat(X, orders) if isinstance(X, Frame) else join_rows(first, X)
         joint = {name: np.concatenate([own["extra"][name], extra[name]]) for name in extra}
         return type(self)(table, join_target(own["y"], y), own["ids"].concat(ids), joint)
 
@@ -460,8 +460,8 @@ def _require_dense(X: Any) -> NDArray[Any]:
         raise ValueError(
             f"X is a {type(X).__name__}; expected an array of rows, a CSR matrix, a Frame or texts"
         )
-    if X.dtype.kind not in "biufO" or not X.dtype.isnative:
-        raise ValueError(f"X has dtype {X.dtype}; expected numbers in native byte order")
+    if X.dtype.kind not in "biufO" or not X.dtype.isnative or X.dtype.itemsize > 8:
+        raise ValueError(f"X has dtype {X.dtype}; expected numbers of 64 bits, native byte order")
     if not _is_owned(X):
         raise ValueError(
             "X is read-only, not in C order, or a view of a larger array; rows are wiped in "

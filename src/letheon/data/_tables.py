@@ -6,6 +6,7 @@ passed.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -16,16 +17,32 @@ from sklearn.utils import assert_all_finite, check_array
 from sklearn.utils.validation import column_or_1d
 
 Table = Any
+# The categories of each ordered column, in their order.
+Orders = Mapping[str, list[Any]]
 _INT64 = np.iinfo(np.int64)
 
 
 def table_length(X: Table) -> int:
-    """Return the number of rows."""
+    """Return the number of rows.
+
+    Examples
+    --------
+    >>> from letheon.data import hold_table, table_length
+    >>> table_length(hold_table([[1.0], [2.0]]))
+    2
+    """
     return int(X.shape[0])
 
 
 def is_text_column(X: Table) -> bool:
-    """Return whether X is one column of strings, the input of text vectorisers."""
+    """Return whether X is one column of strings, the input of text vectorisers.
+
+    Examples
+    --------
+    >>> from letheon.data import hold_table, is_text_column
+    >>> is_text_column(hold_table(["a text", "another"])), is_text_column(hold_table([[1.0]]))
+    (True, False)
+    """
     return isinstance(X, np.ndarray) and X.ndim == 1
 
 
@@ -34,10 +51,16 @@ def hold_table(X: Any) -> Table:
 
     Raises scikit-learn's errors for empty, one-dimensional or complex input. The inner estimator
     decides whether NaN and infinity are allowed.
+
+    Examples
+    --------
+    >>> from letheon.data import hold_table
+    >>> hold_table([[-0.0, 1.0]])
+    array([[0., 1.]])
     """
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
-        _require_rows(frame.shape)
+        require_rows(frame.shape)
         return tidy_frame(_plain_columns(_fresh_rows(frame, list(range(len(frame))))))
     if not sp.issparse(X) and _is_text_column(X):
         return np.array([str(value) for value in X], object)
@@ -57,6 +80,13 @@ def present_table(X: Any) -> Table:
     """Return X for predictions, in the canonical form of `hold_table` and read-only.
 
     X is copied only if needed. An estimator that works in place cannot change the caller's X.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.data import present_table
+    >>> present_table(np.array([[0.5, 1.0]])).flags.writeable
+    False
     """
     if sp.issparse(X):
         return X.copy()
@@ -126,8 +156,65 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def join_rows(X: Table, other: Table) -> Table:
-    """Return X followed by `other`, which must have the same kind, columns and dtypes."""
+def list_orders(X: Any) -> Orders:
+    """Return the categories of each ordered column of a data frame, in the order of its dtype.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon.data import list_orders
+    >>> sizes = pd.Categorical(["L", "S"], categories=["S", "M", "L"], ordered=True)
+    >>> list_orders(pd.DataFrame({"size": sizes, "age": [30, 41]}))
+    {'size': ['S', 'M', 'L']}
+    """
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if not isinstance(frame, nw.DataFrame):
+        return {}
+    return {
+        name: frame.get_column(name).cat.get_categories().to_list()
+        for name, kind in frame.schema.items()
+        if kind == nw.Enum or (kind == nw.Categorical and _is_ordered(frame.get_column(name)))
+    }
+
+
+def _is_ordered(series: "nw.Series[Any]") -> bool:
+    return bool(getattr(series.to_native().dtype, "ordered", False))
+
+
+def merge_categories(
+    name: str, known: list[Any], new: list[Any], orders: Orders | None = None
+) -> list[Any]:
+    """Return the categories of an ordered column with those of new rows.
+
+    A category that no row has is not stored, so the order must come from the dtype of the new rows,
+    `orders`. Otherwise it would depend on the times at which categories arrived.
+
+    Raises
+    ------
+    ValueError
+        The dtype of the new rows does not say where a new category belongs.
+    """
+    held, arrived = set(known), set(new)
+    if arrived <= held:
+        return known
+    declared = new if orders is None else orders.get(name, new)
+    order = [value for value in declared if value in held or value in arrived]
+    if [value for value in order if value in held] == known:
+        return order
+    if orders is None:
+        return [*known, *(value for value in new if value not in held)]
+    raise ValueError(
+        f"column {name!r} is ordered, and the new rows have other categories than the model. "
+        "Expected a dtype that lists the categories of the model in their order, and the new ones "
+        "at their places: use the same dtype in fit and learn"
+    )
+
+
+def join_rows(X: Table, other: Table, orders: Orders | None = None) -> Table:
+    """Return X followed by `other`, which must have the same kind, columns and dtypes.
+
+    `orders` is the result of `list_orders` for new rows.
+    """
     _require_same_layout(X, other)
     if isinstance(X, np.ndarray):
         return np.concatenate([X, _cast_like(X, other, "rows")])
@@ -136,7 +223,7 @@ def join_rows(X: Table, other: Table) -> Table:
         other = type(X)((data, other.indices, other.indptr), shape=other.shape)
         return _canonical_sparse(sp.vstack([X, other], format="csr"))
     frames = [nw.from_native(table, eager_only=True) for table in (X, other)]
-    return tidy_frame(nw.concat(_same_categories(frames), how="vertical"))
+    return tidy_frame(nw.concat(_same_categories(frames, orders), how="vertical"))
 
 
 def hold_target(y: Any, *, as_float: bool = False) -> NDArray[Any]:
@@ -144,6 +231,12 @@ def hold_target(y: Any, *, as_float: bool = False) -> NDArray[Any]:
 
     Strings get the smallest possible width. Otherwise the dtype would reveal the length of a
     forgotten label. With `as_float`, for regression, all numbers become float64.
+
+    Examples
+    --------
+    >>> from letheon.data import hold_target
+    >>> hold_target([0, 1, 1]).dtype.name, hold_target([0, 1, 1], as_float=True).dtype.name
+    ('int64', 'float64')
     """
     if not as_float:
         require_one_kind(y)
@@ -159,6 +252,15 @@ def require_one_kind(y: Any) -> None:
 
     An array of objects may contain both strings and numbers. A list may not, because NumPy would
     convert the numbers to strings.
+
+    Examples
+    --------
+    >>> from letheon.data import require_one_kind
+    >>> require_one_kind([1, 0, 1])
+    >>> require_one_kind([1, "no"])
+    Traceback (most recent call last):
+    ...
+    ValueError: ...
     """
     numbers = {"bool", "int", "float"}
     kinds = {type(_plain_value(value)).__name__ for value in _objects_of(y)}
@@ -188,6 +290,12 @@ def hold_labels(y: Any, *, name: str, regressor: str) -> NDArray[Any]:
     """Return class labels in canonical form; raise `ValueError` for other values.
 
     `name` is the name of the estimator; `regressor` is suggested if y contains fractions.
+
+    Examples
+    --------
+    >>> from letheon.data import hold_labels
+    >>> hold_labels(["no", "yes"], name="Model", regressor="ModelRegressor")
+    array(['no', 'yes'], dtype='<U3')
     """
     _require_labels(y)
     values = column_or_1d(y, warn=True)
@@ -230,7 +338,14 @@ def take_target(y: NDArray[Any] | None, positions: NDArray[np.int64]) -> NDArray
 
 
 def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[Any] | None:
-    """Return y followed by `other`; numbers and strings cannot be mixed."""
+    """Return y followed by `other`; numbers and strings cannot be mixed.
+
+    Examples
+    --------
+    >>> from letheon.data import hold_target, join_target
+    >>> join_target(hold_target(["no"]), hold_target(["yes"]))
+    array(['no', 'yes'], dtype='<U3')
+    """
     if y is None or other is None:
         if y is not other:
             raise ValueError("pass y if and only if the model was fitted with y")
@@ -248,13 +363,14 @@ def _cast_like(stored: Any, values: NDArray[Any], what: str) -> NDArray[Any]:
     """Return values in the dtype of the stored rows, which `learn` must not change.
 
     Raise `ValueError` if a value would change, such as 1.5 as an int or 300 as an int8. Floats may
-    be rounded.
+    be rounded, but not to infinity.
     """
     dtype = stored.dtype
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(dtype, copy=False)
     both_floats = dtype.kind == values.dtype.kind == "f"
-    if dtype != values.dtype and not both_floats and not _same_values(cast, values):
+    fits = np.array_equal(np.isinf(cast), np.isinf(values)) if both_floats else None
+    if dtype != values.dtype and not (_same_values(cast, values) if fits is None else fits):
         raise ValueError(
             f"new {what} have dtype {values.dtype} and values that do not fit into {dtype}, the "
             f"dtype of this model; fit with {values.dtype} {what} from the start"
@@ -272,7 +388,8 @@ def _same_values(cast: NDArray[Any], values: NDArray[Any]) -> bool:
     return np.array_equal(cast, values) and np.array_equal(back, values)
 
 
-def _require_rows(shape: tuple[int, int]) -> None:
+def require_rows(shape: tuple[int, int]) -> None:
+    """Raise if a table has no rows or no columns."""
     if 0 in shape:
         what = "sample(s)" if shape[0] == 0 else "feature(s)"
         raise ValueError(
@@ -296,10 +413,11 @@ def _canonical_array(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind == "O":
         return np.array(array, order="C", copy=True)
     array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)
-    return _plain_floats(array)
+    return plain_floats(array)
 
 
-def _plain_floats(array: NDArray[Any]) -> NDArray[Any]:
+def plain_floats(array: NDArray[Any]) -> NDArray[Any]:
+    """Write -0.0 as +0.0, and one NaN bit pattern, into an array; return it."""
     if array.dtype.kind == "f":
         array += 0.0  # -0.0 + 0.0 is +0.0
         missing = np.isnan(array)
@@ -311,7 +429,7 @@ def _plain_floats(array: NDArray[Any]) -> NDArray[Any]:
 def _canonical_sparse(matrix: Any) -> Any:
     matrix.sum_duplicates()
     matrix.sort_indices()
-    matrix.data = _plain_floats(matrix.data)
+    matrix.data = plain_floats(matrix.data)
     largest = max(matrix.nnz, *matrix.shape)
     kind = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
     matrix.indices = matrix.indices.astype(kind, copy=False)
@@ -398,7 +516,9 @@ def _drop_unused_categories(series: "nw.Series[Any]") -> "nw.Series[Any]":
     return _as_series(native)
 
 
-def _same_categories(frames: "list[nw.DataFrame[Any]]") -> "list[nw.DataFrame[Any]]":
+def _same_categories(
+    frames: "list[nw.DataFrame[Any]]", orders: Orders | None
+) -> "list[nw.DataFrame[Any]]":
     """Return two frames whose categorical columns have the categories of both."""
     head, tail = frames
     for name, kind in head.schema.items():
@@ -406,14 +526,14 @@ def _same_categories(frames: "list[nw.DataFrame[Any]]") -> "list[nw.DataFrame[An
             continue
         native, other = head.get_column(name).to_native(), tail.get_column(name).to_native()
         if not head.implementation.is_polars():
-            stored = native.cat.categories
-            union = [*stored, *(value for value in other.cat.categories if value not in stored)]
+            stored, new = native.cat.categories.tolist(), other.cat.categories.tolist()
+            wanted = orders if native.cat.ordered else None
+            union = merge_categories(name, stored, new, wanted)
             head = head.with_columns(_as_series(native.cat.set_categories(union)).alias(name))
             tail = tail.with_columns(_as_series(other.cat.set_categories(union)).alias(name))
         elif kind == nw.Enum:
-            stored = native.dtype.categories.to_list()
-            more = [value for value in other.dtype.categories.to_list() if value not in stored]
-            wide = type(native.dtype)([*stored, *more])
+            stored, new = native.dtype.categories.to_list(), other.dtype.categories.to_list()
+            wide = type(native.dtype)(merge_categories(name, stored, new, orders))
             head = head.with_columns(_as_series(native.cast(wide)).alias(name))
             tail = tail.with_columns(_as_series(other.cast(wide)).alias(name))
     return [head, tail]

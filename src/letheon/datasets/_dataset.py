@@ -243,6 +243,10 @@ class Dataset(DatasetArrays):
 def names() -> tuple[str, ...]:
     """Return the names of all data sets, in the order of the survey's table.
 
+    Returns
+    -------
+    tuple of str
+
     Examples
     --------
     >>> from letheon import datasets
@@ -254,6 +258,20 @@ def names() -> tuple[str, ...]:
 
 def info(name: str) -> DatasetInfo:
     """Return the description of a data set; no file is opened.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+
+    Returns
+    -------
+    DatasetInfo
+
+    Raises
+    ------
+    ValueError
+        There is no data set with this name.
 
     Examples
     --------
@@ -280,6 +298,21 @@ def present(name: str, folder: str | Path | None = None, *, variant: str | None 
         ``~/.cache/letheon``.
     variant : str, optional
         The variant to check; variants may need different files.
+
+    Returns
+    -------
+    bool
+
+    Raises
+    ------
+    ValueError
+        There is no such data set or variant.
+
+    Examples
+    --------
+    >>> from letheon import datasets
+    >>> datasets.present("adult", "a-folder-without-files")
+    False
     """
     about = info(name)
     return _is_there(about, data_home(folder), _check_variant(about, variant))

@@ -34,6 +34,12 @@ class SurveyRow:
     ----------
     dimensionality, size, classes, balance : str
         Numbers of features, rows and classes, and the share of positive labels.
+
+    Examples
+    --------
+    >>> from letheon import datasets
+    >>> datasets.info("adult").survey.size
+    '48,842'
     """
 
     dimensionality: str
@@ -59,6 +65,11 @@ class DataFile:
         Whether the data set can be read without the file.
     variants : tuple of str
         Variants that need the file; empty for all variants.
+
+    Examples
+    --------
+    >>> print(DataFile(names=("adult.data", "adult.csv"), optional=True))
+    adult.data or adult.csv (optional)
     """
 
     names: tuple[str, ...]
@@ -171,6 +182,13 @@ class DatasetInfo:
         Function that reads the files into arrays.
     stand_ins : mapping of str to StandIn
         Shapes of the synthetic tables, by variant.
+
+    Examples
+    --------
+    >>> from letheon import datasets
+    >>> about = datasets.info("adult")
+    >>> about.title, about.task
+    ('Adult (census income)', 'classification')
     """
 
     name: str
@@ -216,7 +234,23 @@ class DatasetInfo:
 
 
 def data_home(folder: str | Path | None = None) -> Path:
-    """Return the folder of all data sets: `folder`, ``$LETHEON_DATA`` or ``~/.cache/letheon``."""
+    """Return the folder of all data sets: `folder`, ``$LETHEON_DATA`` or ``~/.cache/letheon``.
+
+    Parameters
+    ----------
+    folder : path, optional
+        The folder to use.
+
+    Returns
+    -------
+    Path
+        The folder, which may not exist.
+
+    Examples
+    --------
+    >>> data_home("tables").as_posix()
+    'tables'
+    """
     chosen = folder or os.environ.get("LETHEON_DATA")
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "letheon"
 

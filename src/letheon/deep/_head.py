@@ -441,7 +441,7 @@ class CertifiedHeadClassifier(HeadClassifier):
         """
         with self._lock_head() as head:
             published: PublishedModel = head.publish()
-            return replace(published, guarantee=add_assumption(published.guarantee))
+            return PublishedModel(published.linear, add_assumption(published.guarantee))
 
     def _find_parameter(self) -> Any:
         return InfluenceClassifier if self.head is None else self.head

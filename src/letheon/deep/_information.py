@@ -223,6 +223,15 @@ def gaussian_kl(mean0: ArrayLike, var0: ArrayLike, mean1: ArrayLike, var1: Array
     remaining information (Golatkar et al. 2020, Proposition 1). It requires the retrained network,
     so it is a measure for evaluation, not a guarantee. The authors' code omits the factor 1/2.
 
+    Parameters
+    ----------
+    mean0, var0, mean1, var1 : array-like of shape (n,)
+        Means and variances of both distributions.
+
+    Returns
+    -------
+    float
+
     Examples
     --------
     >>> gaussian_kl([0.0, 1.0], [1.0, 1.0], [0.0, 3.0], [1.0, 4.0])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from letheon.demo import _models, _trust
+from letheon.demo import _models, _trees, _trust
 from letheon.demo._context import DemoContext, make_context
 from letheon.terminal import PlainConsole
 
@@ -57,7 +57,9 @@ STEPS: tuple[DemoStep, ...] = (
     DemoStep("Check: is the result the same as without these people?", _models.compare_with_refit),
     DemoStep("Save, load, forget again", _models.save_and_load),
     DemoStep("An invalid request", _models.refuse_unknown_id),
-    DemoStep("A random forest: forget now, rebuild later", _models.forget_in_forest),
+    DemoStep("A random forest: forget now, rebuild later", _trees.forget_in_forest),
+    DemoStep("Gradient boosting: few people decide the splits", _trees.forget_in_boosting),
+    DemoStep("A whole pipeline on a table with gaps and categories", _trees.forget_in_pipeline),
     DemoStep("A logistic regression: a Newton step and secret noise", _models.forget_in_regression),
     DemoStep("Neural networks: exact or approximate", _models.forget_in_networks),
     DemoStep("Choose a method", _models.choose_method),

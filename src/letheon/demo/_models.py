@@ -164,36 +164,6 @@ def refuse_unknown_id(demo: DemoContext) -> None:
     )
 
 
-def forget_in_forest(demo: DemoContext) -> None:
-    """Forget six people in a forest lazily, rebuild the subtrees, and compare with a fresh fit."""
-    forest = demo.fit(DaREForestClassifier(random_state=demo.seed))
-    leaving = demo.pick_ids(6)
-    receipts = [forest.forget([person]) for person in leaving]
-    settling = measure_seconds(forest.settle)
-    fresh = DaREForestClassifier(random_state=forest.seed_)
-    refit = measure_seconds(lambda: demo.fit(fresh, leaving))
-    demo.print_text(
-        f"A forest of {forest.n_estimators} trees on the same rows, "
-        f"{demo.accuracy_text(forest)} accurate on the test rows. It forgets the same six people, "
-        "one after the other. Subtrees that would be different without them are dropped "
-        "immediately and rebuilt later: when they are needed, or all at once (settle):"
-    )
-    demo.print_quote(str(receipts[-1]))
-    forgetting = sum(receipt.seconds for receipt in receipts)
-    demo.show_times(
-        {
-            "a refit": refit,
-            "one person, lazy": forgetting / len(receipts),
-            "one person, with settle": (forgetting + settling) / len(receipts),
-        }
-    )
-    exact = demo.check(fresh.digest() == forest.digest(), "a forest forgets exactly")
-    demo.print_text(
-        f"Equal to a fresh fit without the six: {exact}. This data set is small: with more rows "
-        "one person affects a smaller share of the forest."
-    )
-
-
 def forget_in_regression(demo: DemoContext) -> None:
     """Forget people in a logistic regression with Newton steps, and show the spent budget."""
     leaving = demo.pick_ids(20)

@@ -68,7 +68,16 @@ def make_trainer(estimator: Any, *, is_given: bool = False) -> Trainer:
 
 
 def name_model(estimator: Any) -> str:
-    """Return the class name of an estimator, or of the last step of a pipeline."""
+    """Return the class name of an estimator, or of the last step of a pipeline.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> name_model(make_pipeline(StandardScaler(), Ridge()))
+    'Ridge'
+    """
     last = estimator[-1] if hasattr(estimator, "steps") else estimator
     return type(last).__name__
 
@@ -107,6 +116,12 @@ def usual_models(X: Any, *, is_regression: bool, seed: int, family: str = "any")
     These are logistic regression (ridge regression for numbers) on scaled columns, a random forest,
     and boosted trees if the rows are dense. For the family of neural networks the model is a
     multi-layer perceptron. Columns of strings are one-hot encoded.
+
+    Examples
+    --------
+    >>> models = usual_models([[0.0], [1.0]], is_regression=True, seed=0)
+    >>> [name_model(model) for model in models]
+    ['RidgeCV', 'RandomForestRegressor', 'HistGradientBoostingRegressor']
     """
     seeded = {"random_state": seed}
     models: dict[str, Any] = {
@@ -163,7 +178,13 @@ def _columns_of_words(X: Any) -> list[int]:
 
 
 class BestModel(NamedTuple):
-    """The best of several models, its score, and a text with the scores of all models."""
+    """The best of several models, its score, and a text with the scores of all models.
+
+    Examples
+    --------
+    >>> BestModel("forest", 0.9, "linear 0.8, forest 0.9").score
+    0.9
+    """
 
     model: Any
     score: float
@@ -175,10 +196,31 @@ def choose_best(
 ) -> BestModel:
     """Return the model with the largest score; models that fail are skipped.
 
+    Parameters
+    ----------
+    models : sequence of estimators
+        The models to compare.
+    score : callable
+        Function of a model; larger is better.
+    are_given : bool
+        Whether the caller of letheon passed the models. Only used in the text of the error.
+
+    Returns
+    -------
+    BestModel
+
     Raises
     ------
     ValueError
         All models fail. The first error is the cause of this error.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression, Perceptron
+    >>> models = [Perceptron(), LogisticRegression()]
+    >>> best = choose_best(models, lambda m: 0.9 if m is models[1] else 0.8, are_given=True)
+    >>> best.scores
+    'Perceptron 0.8, LogisticRegression 0.9'
     """
     if not models:
         raise ValueError("ordinary is an empty list; expected at least one model")
@@ -423,7 +465,16 @@ def _predict_alike(fresh: Any, other: Any, rows: People) -> bool:
 def list_ordinary(
     problem: LearningProblem, ordinary: Any, seed: int, family: str = "any"
 ) -> list[Any]:
-    """Return the ordinary models as a list; by default the usual models of the family."""
+    """Return the ordinary models as a list; by default the usual models of the family.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> data = np.arange(80.0).reshape(40, 2), np.repeat([0, 1], 20)
+    >>> problem = LearningProblem.from_args(NearestCentroid(), data, 0.25, None, 0)
+    >>> list_ordinary(problem, LogisticRegression(), 0)
+    [LogisticRegression()]
+    """
     if ordinary is None:
         is_regression = problem.is_regression
         return usual_models(problem.train.X, is_regression=is_regression, seed=seed, family=family)
@@ -475,6 +526,23 @@ class CrossValidation:
 
     Rows are shuffled if there is a seed. Folds are stratified if every class has enough rows.
     Without a seed they are always stratified, because rows may be sorted by class.
+
+    Parameters
+    ----------
+    problem : LearningProblem
+        Training rows and metric.
+    cv : int
+        Number of folds.
+    seed : int or None
+        Seed for shuffling the rows; None to keep their order.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> data = np.arange(80.0).reshape(40, 2), np.repeat([0, 1], 20)
+    >>> problem = LearningProblem.from_args(NearestCentroid(), data, 0.25, None, 0)
+    >>> CrossValidation(problem, cv=3, seed=0).score(NearestCentroid()) > 0.8
+    True
     """
 
     def __init__(self, problem: LearningProblem, *, cv: int, seed: int | None) -> None:

@@ -2,8 +2,7 @@
 
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from numbers import Integral
@@ -29,40 +28,7 @@ from letheon.exceptions import CannotForgetError
 from letheon.measures.attacks import ALL as ATTACKS
 from letheon.measures.attacks import AttackResult, BackdoorTest, ULiRA
 from letheon.parallel import one_thread
-
-# Called with the current step, or without arguments after each request.
-Note = Callable[..., None]
-
-
-def _note_nothing(step: str = "") -> None:
-    """Do nothing, because there is no progress bar."""
-
-
-@contextmanager
-def _progress_bar(title: str, total: int) -> Iterator[Note]:
-    """Show a progress bar on standard error while the block runs."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    text = TextColumn("{task.description}")
-    columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(title, total=total)
-
-        def note(step: str = "") -> None:
-            if step:
-                bars.update(task, description=f"{title}: {step}")
-            else:
-                bars.advance(task)
-
-        yield note
-
+from letheon.terminal import Note, note_nothing, progress_bar
 
 # Largest number of training rows in the canary test.
 _CANARY_ROWS = 1_500
@@ -282,10 +248,8 @@ def evaluate(
     attackers = resolve_attacks(attacks)
     # All methods run in one thread.
     prototype = without_jobs(unlearner)
-    bar: AbstractContextManager[Note] = nullcontext(_note_nothing)
-    if progress:
-        bar = _progress_bar(title or type(unlearner).__name__, len(numbers) * len(plan.sizes))
-    with one_thread(), bar as note:
+    name, n_requests = title or type(unlearner).__name__, len(numbers) * len(plan.sizes)
+    with one_thread(), progress_bar(name, n_requests, is_shown=progress) as note:
         clock = RequestClock(problem.test.take(np.arange(min(_MOST_ANSWERED, len(problem.test)))).X)
         with joblib.parallel_config(backend="sequential"):
             warmed = warm_up(prototype, problem)
@@ -329,9 +293,25 @@ def evaluate(
 def with_canaries(
     evaluation: Evaluation, unlearner: Any, problem: LearningProblem, seed: int
 ) -> Evaluation:
-    """Return an evaluation with the results of the canary test added."""
+    """Return an evaluation with the results of the canary test added.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        Result of `evaluate`.
+    unlearner : forgetting estimator
+        The unfitted estimator that was evaluated.
+    problem : LearningProblem
+        The rows to plant canaries in.
+    seed : int
+        Seed of the canaries.
+
+    Returns
+    -------
+    Evaluation
+    """
     with one_thread(), joblib.parallel_config(backend="sequential"):
-        planted = run_canaries(without_jobs(unlearner), problem, seed, _note_nothing)
+        planted = run_canaries(without_jobs(unlearner), problem, seed, note_nothing)
     return replace(
         evaluation,
         attacks=(*planted.results, *evaluation.attacks),

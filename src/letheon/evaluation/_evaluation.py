@@ -27,6 +27,27 @@ def make_frame(rows: list[dict[str, Any]], hint: str = "; to_dict() has the same
     """Return rows as a pandas DataFrame.
 
     Without pandas, raise an ImportError whose message ends with `hint`.
+
+    Parameters
+    ----------
+    rows : list of dict
+        One dict per row, with the values by column.
+    hint : str, optional
+        End of the message without pandas.
+
+    Returns
+    -------
+    pandas.DataFrame
+
+    Raises
+    ------
+    ImportError
+        pandas is not installed.
+
+    Examples
+    --------
+    >>> make_frame([{"method": "SISA", "efficiency": 8.0}]).columns.tolist()
+    ['method', 'efficiency']
     """
     try:
         import pandas as pd

@@ -119,7 +119,26 @@ def choose_metrics(metric: Any, is_regression: bool) -> tuple[Metric, Metric, st
 
 
 def require_function(metric: Any) -> None:
-    """Raise `TypeError` unless `metric` is a function of true and predicted values."""
+    """Raise `TypeError` unless `metric` is a function of true and predicted values.
+
+    Parameters
+    ----------
+    metric : object
+        The value to check.
+
+    Raises
+    ------
+    TypeError
+        `metric` is a class, a scorer of scikit-learn, or not callable.
+
+    Examples
+    --------
+    >>> from sklearn.metrics import f1_score
+    >>> require_function(f1_score)
+    >>> require_function("f1")
+    Traceback (most recent call last):
+    TypeError: metric must be a function of (y_true, y_pred), such as sklearn.metrics.f1_score; ...
+    """
     is_scorer = hasattr(metric, "_score_func")  # A scorer of scikit-learn takes a model.
     if not callable(metric) or isinstance(metric, type) or is_scorer:
         hint = f"{metric}_score" if hasattr(metrics, f"{metric}_score") else "f1_score"
@@ -138,6 +157,14 @@ class LearningProblem:
 
     `forgotten_metric` is the metric for the forgotten rows. `n_held_out` people were held out of
     the training rows for testing.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> data = np.arange(80.0).reshape(40, 2), np.repeat([0, 1], 20)
+    >>> problem = LearningProblem.from_args(NearestCentroid(), data, 0.25, None, 0)
+    >>> problem.metric_name, len(problem.train), len(problem.test)
+    ('accuracy', 30, 10)
     """
 
     name: str

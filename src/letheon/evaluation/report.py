@@ -77,6 +77,12 @@ class Table(TextRepr):
         the first cell of a row is its header.
     note : str
         Text below the table.
+
+    Examples
+    --------
+    >>> table = Table("Speed", ["method", "times faster"], [["SISA", 8.0]])
+    >>> table.columns
+    ['method', 'times faster']
     """
 
     title: str

@@ -1,6 +1,5 @@
 """Base class of the forests: input, requests, and inspection of trees."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,47 +7,44 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils import Tags
 
-from letheon import _core, state
+from letheon import _core
 from letheon.base import (
     ForgetMixin,
-    InPlaceMixin,
     Outcome,
     Removal,
     lock_model,
     require_fitted,
-    require_known,
 )
-from letheon.data import Ids, IntIds, TextIds, as_ids, to_native
+from letheon.data import (
+    CategoryColumns,
+    to_native,
+)
 from letheon.delta import Delta
-from letheon.exceptions import EmptyModelError
 from letheon.forest._columns import ColumnChange, compare_columns, keys_from_names
+from letheon.forest._core_base import CoreModelBase
 from letheon.forest._inputs import (
     PARAMETER_RULES,
-    REBUILD,
     RESOLVED,
     ForestBatch,
-    as_matrix,
-    is_matrix,
     resolve_settings,
     warn_if_coarse,
 )
 from letheon.forest._model import (
     ForestModel,
     ForestPrediction,
-    ForestTree,
     ForgetCost,
     grow_forest,
     threads_for,
     threads_for_few,
     work_share,
 )
+from letheon.forest._tree import ForestTree
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
-from letheon.inner_estimator import remember_features, require_features
+from letheon.inner_estimator import remember_features
+from letheon.predictor import Answers, Predictor, ScorePredictor, TreeInputs, TreeScores
 from letheon.seeds import seed_from
-from letheon.validation import Rules, check_parameter, require_target, validate_parameters
+from letheon.validation import Rules, validate_parameters
 
 
 def _random_depths(size: TrainingSize) -> SearchRanges:
@@ -74,7 +70,6 @@ _CLAIM = Guarantee(
     reference="a tree is a function of seed and remaining rows; after Brophy and Lowd 2021",
     assumptions=("seed-independent-of-requests",),
 )
-_NO_IDS = {"int": IntIds(np.empty(0, np.int64)), "str": TextIds.from_strings([])}
 
 # Up to this number of rows, asking joblib for threads takes longer than the threads save.
 _FEW_ROWS = 8
@@ -87,6 +82,7 @@ PendingChange = Callable[[], _core.Report]
 class ForestParameters:
     """Parameters of all forests, with their defaults."""
 
+    max_features: Any = "sqrt"
     n_estimators: int = 100
     max_depth: int | None = 10
     n_thresholds: int | None = 25
@@ -94,41 +90,47 @@ class ForestParameters:
     min_samples_split: int = 2
     min_samples_leaf: int = 1
     subsample: float = 1.0
+    categorical_features: Any = "from_dtype"
+    weight_bits: int = 0
     rebuild: str = "lazy"
     n_jobs: int | None = None
     random_state: Any = None
 
 
-class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator):
+class DaREForestBase(ForestParameters, CoreModelBase):
     """Base class of forests that depend only on their settings, seed and remaining rows."""
 
     facts: ClassVar[MethodFacts] = _FACTS
     # `forest_` stores their resolved values, so equivalent settings give the same digest.
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | RESOLVED
     _parameter_rules: ClassVar[Rules] = PARAMETER_RULES
+    _later_parameters: ClassVar[dict[str, Any]] = {
+        "categorical_features": "from_dtype",
+        "class_weight": None,
+        "weight_bits": 0,
+    }
+
+    _core_attribute: ClassVar[str] = "forest_"
+    _claim: ClassVar[Guarantee] = _CLAIM
 
     criterion: str
-    max_features: Any
-
     forest_: ForestModel
-    seed_: int
-    environment_: dict[str, str]
-    n_features_in_: int
-    feature_names_in_: NDArray[Any]
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, sample_weight: Any = None) -> Self:
         """Grow the forest and store the rows.
 
         Parameters
         ----------
-        X : array-like, pandas or polars frame of shape (n_rows, n_columns)
-            Training rows, stored as float32. Missing values (NaN, null) are allowed.
+        X : array-like, pandas or polars frame, or sparse matrix of shape (n_rows, n_columns)
+            Training rows: numbers, stored as float32, and categories (see `categorical_features`).
+            Missing values (NaN, null) are allowed.
         y : array-like of shape (n_rows,)
             Labels or targets.
         ids : sequence of int or of str, optional
             Id of the person each row belongs to; ids may repeat. The default is ``0..n-1``.
-        sample_weight : array-like of int, optional
-            Whole numbers. A row with weight w counts w times; a row with weight 0 is omitted.
+        sample_weight : array-like, optional
+            A row with weight w counts w times; a row with weight 0 is omitted. Whole numbers, or
+            fractions with `weight_bits`.
 
         Returns
         -------
@@ -146,48 +148,16 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         with lock_model(self):
             seed = seed_from(self.random_state)
             validate_parameters(self)
-            batch = self._prepare_batch(X, y, sample_weight, ids)
-            settings = resolve_settings(self, batch.X.shape[1], seed)
+            columns = CategoryColumns.from_input(X, self.categorical_features, seed)
+            batch = self._prepare_batch(X, y, sample_weight, ids, columns)
+            settings = resolve_settings(self, batch.X.shape[1], columns)
             keys = None if names is None else keys_from_names(names, seed)
-            forest = grow_forest(settings, batch, self.n_jobs, keys)
+            forest = grow_forest(settings, batch, columns, self.n_jobs, keys)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             # One call, so that a concurrent predict never sees a partial update.
             vars(self).update(forest_=forest, seed_=seed, **self._remember_settings())
         warn_if_coarse(batch.target, getattr(self, "y_max", None))
-        return self
-
-    def learn(self, X: Any, y: Any, *, ids: Any, sample_weight: Any = None) -> Self:
-        """Add rows; the result is the same as if they had been in `fit`.
-
-        New classes are allowed.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            The same as in `fit`; X must have the same columns.
-        ids : sequence of int or of str
-            Id of the person each row belongs to. A known id keeps its earlier rows.
-
-        Returns
-        -------
-        self
-        """
-        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, sample_weight, ids))
-
-    def settle(self) -> Self:
-        """Grow the subtrees that lazy requests have dropped.
-
-        Without this call they are grown when they are first needed. Predictions and the digest do
-        not change.
-
-        Returns
-        -------
-        self
-        """
-        require_fitted(self)
-        with lock_model(self):
-            self.forest_.core.settle(threads_for(self.n_jobs))
         return self
 
     def forget_cost(self, ids: Any) -> ForgetCost:
@@ -212,27 +182,22 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         ChangedParametersError
             Parameters were changed after `fit`, so `forget` would raise.
         """
-        require_fitted(self)
-        wanted = as_ids(ids).distinct()
-        with lock_model(self):
-            self._require_same_parameters()
-            if len(wanted) == 0:
-                return ForgetCost(rows=0, subtrees=0, trees=0, share=0.0)
-            removal = self._locate_rows(wanted, done="")
-            rest = self.n_rows_ - removal.n_rows
-            if rest == 0:
-                raise EmptyModelError(
-                    "ids covers all rows of the model, so no rows would remain to fit; keep at "
-                    "least one id"
-                )
-            forest = self.forest_
-            report = forest.core.forget_cost(removal.where, threads_for(self.n_jobs))
-            return ForgetCost(
-                rows=report.rebuilt_rows,
-                subtrees=report.rebuilt_nodes,
-                trees=report.touched_trees,
-                share=work_share(report, forest.settings, rest),
-            )
+        nothing = ForgetCost(rows=0, subtrees=0, trees=0, share=0.0)
+        cost: ForgetCost = self._estimate_cost(ids, nothing, self._estimate_removal)
+        return cost
+
+    def _estimate_removal(self, removal: Removal) -> ForgetCost:
+        forest, rest = self.forest_, self.n_rows_ - removal.n_rows
+        if forest.would_reweigh(removal.where):
+            n_trees = forest.settings.n_trees
+            return ForgetCost(rows=rest * n_trees, subtrees=n_trees, trees=n_trees, share=1.0)
+        report = forest.core.forget_cost(removal.where, threads_for(self.n_jobs))
+        return ForgetCost(
+            rows=report.rebuilt_rows,
+            subtrees=report.rebuilt_nodes,
+            trees=report.touched_trees,
+            share=work_share(report, forest.settings, rest),
+        )
 
     def apply(self, X: Any) -> NDArray[np.int64]:
         """Return the index of the leaf of each row in each tree.
@@ -248,7 +213,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
             Indices of nodes in preorder, as in the arrays of `tree_`.
         """
         matrix = self._prepare_matrix(X)
-        return self.forest_.core.apply(matrix, threads_for(self.n_jobs))
+        return self.forest_.apply(matrix, threads_for(self.n_jobs))
 
     def tree_(self, number: int) -> ForestTree:
         """Return one tree as arrays with one entry per node.
@@ -281,59 +246,13 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         require_fitted(self)
         return self.forest_.core.importances(threads_for(self.n_jobs))
 
-    @property
-    def n_rows_(self) -> int:
-        """Number of remaining rows."""
-        require_fitted(self)
-        return self.forest_.core.n_rows
-
-    @abstractmethod
-    def _prepare_target(self, y: Any) -> NDArray[Any]:
-        """Return y in canonical form; raise `ValueError` for a target of the wrong kind."""
-
-    def _prepare_batch(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> ForestBatch:
-        require_target(self, y)
-        return ForestBatch.from_input(X, self._prepare_target(y), sample_weight, ids)
-
-    def _prepare_matrix(self, X: Any) -> NDArray[Any]:
-        """Return X as a float matrix for the C++ core; a suitable matrix is returned unchanged."""
-        require_fitted(self)
-        known = vars(self)
-        plain = is_matrix(X) and X.shape[1] == known["n_features_in_"]
-        if plain and "feature_names_in_" not in known:
-            return X  # type: ignore[no-any-return]
-        matrix = as_matrix(X)
-        require_features(self, X)
-        return matrix
+    def _make_tree_predictor(self, inputs: TreeInputs, claim: Guarantee) -> Predictor:
+        return _make_predictor(self.forest_, inputs, claim)
 
     def _predict_values(self, X: Any) -> ForestPrediction:
         matrix = self._prepare_matrix(X)
-        threads = threads_for_few if len(matrix) <= _FEW_QUESTIONS else threads_for
+        threads = threads_for_few if matrix.shape[0] <= _FEW_QUESTIONS else threads_for
         return self.forest_.predict(matrix, threads(self.n_jobs))
-
-    def _finish_pending(self) -> None:
-        self.settle()
-
-    def _describe_environment(self) -> dict[str, str]:
-        # The core uses only integers and single IEEE operations, so no library version matters.
-        return {"letheon": state.environment()["letheon"]}
-
-    def _get_ids(self) -> Ids:
-        return self.forest_.collect_ids()
-
-    def _make_guarantee(self) -> Guarantee:
-        return _CLAIM
-
-    def _locate_rows(self, wanted: Ids, *, done: str = "nothing was forgotten, ") -> Removal:
-        slots, missing = self.forest_.find_rows(wanted)
-        if len(missing):
-            require_known(wanted.take(missing), _NO_IDS[self.forest_.id_type.kind], done=done)
-        return Removal(len(wanted), len(slots), slots)
-
-    def _is_eager(self) -> bool:
-        # Checked again, because the parameter may be changed after fit.
-        check_parameter("rebuild", self.rebuild, REBUILD)
-        return bool(self.rebuild == "eager")
 
     def _prepare(self, removal: Removal, columns: ColumnChange | None = None) -> PendingChange:
         eager = self._is_eager()
@@ -347,7 +266,8 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         Rows that arrive are learned at once, because that can fail.
         """
         forest, described = self.forest_, vars(self)
-        if forest.keys is None or "feature_names_in_" in described:
+        columns = forest.categories.columns
+        if forest.keys is None or "feature_names_in_" in described or columns.columns:
             return None
         change = compare_columns(forest.settings, forest.keys, self.max_features, delta, names)
         if change is None:
@@ -357,7 +277,8 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
             if dropped or delta.removed is not None:
                 return None
             added = delta.added
-            batch = self._prepare_batch(to_native(added.X), added.y, None, added.ids.to_array())
+            X, ids = to_native(added.X), added.ids.to_array()
+            batch = self._prepare_batch(X, added.y, None, ids, columns)
             learn = self._plan_learn(batch, change)
             report = learn()
             described["n_features_in_"] = change.settings.n_columns
@@ -375,15 +296,10 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
 
         return apply
 
-    def _prepare_learn(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> PendingChange:
-        batch = self._prepare_batch(X, y, sample_weight, ids)
-        require_features(self, X)
-        return self._plan_learn(batch, None)
-
-    def _plan_learn(self, batch: ForestBatch, columns: ColumnChange | None) -> PendingChange:
-        eager, forest = self._is_eager(), self.forest_
-        _NO_IDS[forest.id_type.kind].concat(batch.ids)  # raises for ids of the other kind
-        return partial(forest.learn, batch, eager, threads_for(self.n_jobs), columns)
+    def _plan_learn(self, batch: ForestBatch, columns: ColumnChange | None = None) -> PendingChange:
+        self._require_same_ids(batch)
+        eager, threads = self._is_eager(), threads_for(self.n_jobs)
+        return partial(self.forest_.learn, batch, eager, threads, columns)
 
     def _commit(self, plan: PendingChange) -> Outcome:
         report, forest = plan(), self.forest_
@@ -394,11 +310,26 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         work = work_share(report, forest.settings, forest.core.n_rows)
         return Outcome(work, rebuilt | {"rows": report.rebuilt_rows})
 
-    def _in_place_attributes(self) -> tuple[str, ...]:
-        return ("forest_",)
 
-    def __sklearn_tags__(self) -> Tags:
-        """Return scikit-learn's tags: dense numeric input, missing values allowed."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
+def _make_predictor(forest: ForestModel, inputs: TreeInputs, claim: Guarantee) -> ScorePredictor:
+    """Return the predictor of a forest; `inputs` has no categories yet."""
+    trees = [forest.tree_arrays(number) for number in range(forest.settings.n_trees)]
+    classes, names = trees[0].get("classes"), trees[0]["categories"]
+    trees = [tree for tree in trees if tree["weight"][0]] or [_make_leaf(forest)]
+    for tree in trees:
+        values = tree["values"]
+        tree["value"] = values if classes is None else values / tree["weight"][:, None]
+    n_scores = 1 if classes is None else len(classes)
+    inputs, scores = TreeScores.from_trees(
+        trees, names, inputs, base=np.zeros(n_scores), divisor=float(len(trees))
+    )
+    answers = Answers("values") if classes is None else Answers("shares", classes)
+    return ScorePredictor(inputs, scores, answers, claim)
+
+
+def _make_leaf(forest: ForestModel) -> dict[str, Any]:
+    """Return the answer of a forest whose trees have no rows, as a tree of one leaf."""
+    answer = forest.predict(np.zeros((1, forest.settings.n_columns)), 1)
+    values = answer.values if answer.table is None else answer.values[:, answer.table.code_order]
+    leaf = {"attribute": -1, "threshold": 0.0, "missing_left": 0, "right": -1, "weight": 1}
+    return {key: np.array([value]) for key, value in leaf.items()} | {"values": values}

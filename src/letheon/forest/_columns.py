@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from letheon.data import TextIds
@@ -116,6 +117,8 @@ def _find_constants(
     first: NDArray[np.float32] | None = None
     with np.errstate(over="ignore"):
         for block in replace(delta.source, added=None).blocks():
+            if sp.issparse(block.X):
+                return None
             values = np.asarray(block.X)[:, columns].astype(np.float32)
             first = values[0] if first is None else first
             is_same = (values == first) | (np.isnan(values) & np.isnan(first))

@@ -51,6 +51,17 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
     subsample : float, default=1.0
         Share of people that each tree uses. With 0.1, forgetting a person affects about a tenth of
         the trees.
+    categorical_features : "from_dtype", None or list, default="from_dtype"
+        Columns of categories: those of texts and categories in a data frame, no column (None), or
+        a list of names or numbers. A node asks ``x == c`` for a category c that a row has; unseen
+        categories are not equal. Booleans are the numbers 0 and 1.
+    weight_bits : int, default=0
+        Weights are rounded to multiples of ``2**-weight_bits``. The sum of all weights must be
+        below ``2**(31 - weight_bits)``, or ``2**(23 - weight_bits)`` with `class_weight`.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, in steps of 1/256 and at least 1/256. "balanced" is ``n / (k n_c)``
+        for n rows, k classes and n_c rows of the class, rounded with a key to a power of 2**0.25.
+        A removal rarely changes it; if it does, all trees are grown again, and the receipt says so.
     rebuild : {"lazy", "eager"}, default="lazy"
         When dropped subtrees are grown again: when a prediction, a digest or a file needs them, or
         before `forget` returns. It can be changed at any time and never affects a result.
@@ -118,7 +129,7 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
     _parameter_rules: ClassVar[Rules] = {"criterion": OneOf(("gini", "entropy"))}
 
     criterion: str = "gini"
-    max_features: Any = "sqrt"
+    class_weight: Any = None
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -197,7 +208,7 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
         How many columns a node considers, among those that vary in it. The default is a third, as
         in Breiman's forests for regression. There is no bootstrap, so with all columns (1.0 or
         None) the trees are nearly the same; then also set `subsample`.
-    subsample, rebuild, n_jobs, random_state
+    subsample, categorical_features, weight_bits, rebuild, n_jobs, random_state
         The same as in `DaREForestClassifier`.
     y_max : float or None, default=None
         Upper bound on ``abs(y)`` that you know without looking at the rows. It fixes the scale, so

@@ -5,15 +5,22 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
-import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length
 
 from letheon import _core
-from letheon.data import Ids, hold_target, join_target, row_ids
+from letheon.data import (
+    CategoryColumns,
+    EncodedRows,
+    Ids,
+    ValueNames,
+    hold_target,
+    join_target,
+    row_ids,
+)
 from letheon.exceptions import PrecisionWarning, warn_caller
+from letheon.forest._weights import ClassWeightRule, Weights, WeightSettings
 from letheon.seeds import Purpose, keyed_hash_ints
 from letheon.validation import JOBS, POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
 
@@ -28,11 +35,12 @@ _FEWEST_BITS = 16
 
 
 @dataclass(frozen=True)
-class ForestSettings:
+class ForestSettings(WeightSettings):
     """All settings that determine a forest, resolved for a number of columns.
 
     `max_depth` is -1 if there is no limit, and `n_thresholds` is 0 if all values are candidates.
     `y_exponent` is the fixed scale of a regression target, or None if it is computed from the rows.
+    `categorical` has the numbers of the columns that contain categories.
     """
 
     criterion: str
@@ -47,6 +55,9 @@ class ForestSettings:
     subsample: float
     y_exponent: int | None
     seed: int
+    categorical: tuple[int, ...] = ()
+    weight_bits: int = 0
+    class_weight: Any = None
 
     @property
     def is_regression(self) -> bool:
@@ -57,6 +68,11 @@ class ForestSettings:
     def has_subsamples(self) -> bool:
         """Whether each tree uses only a part of the people."""
         return self.subsample < 1
+
+    @property
+    def owner_seed(self) -> int | None:
+        """Seed of the hashes of ids, or None if they are not needed."""
+        return self.seed if self.has_subsamples else None
 
     def core_spec(
         self,
@@ -82,18 +98,30 @@ class ForestSettings:
             max_features=self.max_features,
             n_thresholds=self.n_thresholds,
             random_depth=self.random_depth,
-            min_samples_split=self.min_samples_split,
-            min_samples_leaf=self.min_samples_leaf,
+            min_samples_split=min(self.min_samples_split * self.weight_step, _MOST),
+            min_samples_leaf=min(self.min_samples_leaf * self.weight_step, _MOST),
             tree_keys=keyed_hash_ints(self.seed, Purpose.TREE, numbers),
             sample_keys=sample_keys,
             sample_limit=limit,
             y_exponent=self.y_exponent,
             column_keys=keys,
+            categorical=self._flag_categories(),
         )
+
+    def _flag_categories(self) -> NDArray[np.uint8] | None:
+        if not self.categorical:
+            return None
+        flags = np.zeros(self.n_columns, np.uint8)
+        flags[list(self.categorical)] = 1
+        return flags
 
 
 # Parameters that `ForestSettings` stores in resolved form.
-RESOLVED = frozenset(field.name for field in fields(ForestSettings)) | {"n_estimators", "y_max"}
+RESOLVED = frozenset(field.name for field in fields(ForestSettings)) | {
+    "n_estimators",
+    "y_max",
+    "categorical_features",
+}
 _COUNT = Whole(1, _MOST)
 _SHARE = Interval(0, 1, closed="right")
 REBUILD = OneOf(("lazy", "eager"))
@@ -111,10 +139,12 @@ PARAMETER_RULES: Rules = {
     ),
     "n_jobs": JOBS,
     "y_max": OrNone(POSITIVE),
+    "weight_bits": Whole(0, 16),
+    "class_weight": ClassWeightRule(),
 }
 
 
-def resolve_settings(model: Any, n_columns: int, seed: int) -> ForestSettings:
+def resolve_settings(model: Any, n_columns: int, columns: CategoryColumns) -> ForestSettings:
     """Return the checked parameters of an estimator for rows with `n_columns` columns."""
     return ForestSettings(
         criterion=str(model.criterion),
@@ -127,13 +157,35 @@ def resolve_settings(model: Any, n_columns: int, seed: int) -> ForestSettings:
         min_samples_split=int(model.min_samples_split),
         min_samples_leaf=int(model.min_samples_leaf),
         subsample=float(model.subsample),
-        y_exponent=_y_exponent(getattr(model, "y_max", None)),
-        seed=seed,
+        y_exponent=y_exponent_of(getattr(model, "y_max", None)),
+        seed=columns.seed,
+        categorical=columns.columns,
+        weight_bits=int(model.weight_bits),
+        class_weight=getattr(model, "class_weight", None),
     )
 
 
 def resolve_max_features(value: Any, n_columns: int) -> int:
-    """Return the number of columns a node considers, from scikit-learn's `max_features`."""
+    """Return the number of columns a node considers, from scikit-learn's `max_features`.
+
+    Parameters
+    ----------
+    value : {"sqrt", "log2"}, int, float or None
+        The parameter; a float is a share of the columns, and None means all of them.
+    n_columns : int
+        Number of columns.
+
+    Returns
+    -------
+    int
+        A number between 1 and `n_columns`.
+
+    Examples
+    --------
+    >>> from letheon.forest import resolve_max_features
+    >>> [resolve_max_features(value, 20) for value in ("sqrt", "log2", 0.5, 7, None)]
+    [4, 4, 10, 7, 20]
+    """
     if value is None:
         return n_columns
     if isinstance(value, str) and value in ("sqrt", "log2"):
@@ -146,7 +198,7 @@ def resolve_max_features(value: Any, n_columns: int) -> int:
 
 def warn_if_coarse(target: NDArray[Any], y_max: Any) -> None:
     """Warn if the bound `y_max` is so large that the targets are rounded coarsely."""
-    exponent = _y_exponent(y_max)
+    exponent = y_exponent_of(y_max)
     if exponent is None:
         return
     largest = float(np.abs(target).max())
@@ -161,33 +213,59 @@ def warn_if_coarse(target: NDArray[Any], y_max: Any) -> None:
     )
 
 
-def _y_exponent(y_max: Any) -> int | None:
+def y_exponent_of(y_max: Any) -> int | None:
+    """Return the binary exponent of a bound on the target, or None without a bound.
+
+    Parameters
+    ----------
+    y_max : float or None
+        The bound.
+
+    Returns
+    -------
+    int or None
+        The smallest e with ``y_max < 2**e``.
+
+    Examples
+    --------
+    >>> from letheon.forest import y_exponent_of
+    >>> y_exponent_of(100.0)
+    7
+    """
     return None if y_max is None else math.frexp(float(y_max))[1]
-
-
-_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-_MOST_WEIGHT = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class ForestBatch:
-    """Training rows with their targets, weights and ids; `weights` is None if all are 1."""
+    """Training rows with their targets, weights and ids; `weights` is None if all are 1.
 
-    X: NDArray[Any]
+    X is a float matrix, dense or sparse; `names` has the names of categories in it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.data import EncodedRows
+    >>> from letheon.forest import ForestBatch
+    >>> rows = EncodedRows(np.array([[0.5], [1.5]]))
+    >>> batch = ForestBatch.from_input(rows, np.array([0, 1]), None, ["anna", "ben"])
+    >>> batch.ids.to_list()
+    ['anna', 'ben']
+    """
+
+    X: Any
     target: NDArray[Any]
     weights: NDArray[np.uint32] | None
     ids: Ids
+    names: tuple[ValueNames, ...] = ()
 
     @classmethod
     def from_input(
-        cls, X: Any, target: NDArray[Any], sample_weight: Any, ids: Any
+        cls, rows: EncodedRows, target: NDArray[Any], weights: Weights | None, ids: Any
     ) -> "ForestBatch":
         """Check the input and return it as a batch without the rows of weight 0."""
-        matrix = as_matrix(X)
-        check_consistent_length(matrix, target)
-        owners = row_ids(ids, len(matrix))
-        weights = as_weights(sample_weight, len(matrix))
-        return cls(matrix, target, weights, owners)._drop_absent()
+        check_consistent_length(rows.matrix, target)
+        owners = row_ids(ids, rows.matrix.shape[0])
+        return cls(rows.matrix, target, weights, owners, rows.names)._drop_absent()
 
     def _drop_absent(self) -> "ForestBatch":
         if self.weights is None:
@@ -201,111 +279,8 @@ class ForestBatch:
         kept = None if (weights == 1).all() else weights
         if len(present) == len(self.weights):
             return replace(self, weights=kept)
-        return ForestBatch(self.X[present], self.target[present], kept, self.ids.take(present))
-
-
-def as_matrix(X: Any) -> NDArray[Any]:
-    """Return X as a matrix of float32 or float64, with NaN for missing values.
-
-    A NumPy matrix of these types is returned unchanged: the core copies and checks the numbers.
-    """
-    if is_matrix(X):
-        return X  # type: ignore[no-any-return]
-    frame = nw.from_native(X, pass_through=True)
-    if isinstance(frame, nw.LazyFrame):
-        raise TypeError("X is a lazy frame; expected a frame in memory. Call X.collect() first")
-    if isinstance(frame, nw.DataFrame):
-        X = _frame_matrix(frame)
-    matrix: NDArray[Any] = check_array(
-        X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan", input_name="X"
-    )
-    return matrix if _has_whole_strides(matrix) else np.ascontiguousarray(matrix)
-
-
-def is_matrix(X: Any) -> bool:
-    """Return whether X is a float matrix that the C++ core can read without conversion."""
-    return (
-        type(X) is np.ndarray
-        and X.ndim == 2
-        and X.dtype in _FLOATS
-        and 0 not in X.shape
-        and (X.flags.c_contiguous or _has_whole_strides(X))
-    )
-
-
-def _has_whole_strides(X: NDArray[Any]) -> bool:
-    """Return whether the strides of X are multiples of the item size.
-
-    They are not if X is a field of a structured array.
-    """
-    return X.flags.aligned and all(stride % X.itemsize == 0 for stride in X.strides)
-
-
-def _frame_matrix(frame: "nw.DataFrame[Any]") -> Any:
-    """Return a frame of numbers as a matrix, with NaN for missing values of any kind."""
-    other = [name for name in frame.columns if not _may_be_numbers(frame.get_column(name))]
-    if other:
-        dates = [name for name in other if frame.schema[name].is_temporal()]
-        advice = "encode them, for instance with OneHotEncoder"
-        if dates:
-            other, advice = dates, "convert dates and times to numbers, such as days since a date"
-        named = ", ".join(map(repr, other[:5])) + (" and others" if len(other) > 5 else "")
-        raise ValueError(f"columns {named} are not numeric; {advice}")
-    columns = [_column_values(frame.get_column(name)) for name in frame.columns]
-    return np.column_stack(columns) if columns else np.empty(frame.shape)
-
-
-def _may_be_numbers(series: "nw.Series[Any]") -> bool:
-    kind = series.dtype
-    # A column without values often has no numeric type.
-    is_blank = len(series) > 0 and bool(series.is_null().all())
-    return is_blank or kind.is_numeric() or kind in (nw.Boolean, nw.Object)
-
-
-def _column_values(series: "nw.Series[Any]") -> NDArray[np.float64]:
-    missing = series.is_null()
-    if missing.all():
-        return np.full(len(series), np.nan)
-    if series.dtype != nw.Object:
-        return series.cast(nw.Float64).fill_null(float("nan")).to_numpy()
-    pairs = zip(series, missing, strict=True)
-    try:
-        return np.array([np.nan if is_null else value for value, is_null in pairs], np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"column {series.name!r} is not numeric: {error}") from error
-
-
-def as_weights(sample_weight: Any, n_rows: int) -> NDArray[np.uint32] | None:
-    """Return the weights of the rows as integers, or None if `sample_weight` is None."""
-    if sample_weight is None:
-        return None
-    if np.asarray(sample_weight).ndim == 0:
-        raise ValueError(
-            f"sample_weight={sample_weight!r} is a single value; expected one weight for each of "
-            f"the {n_rows} rows"
-        )
-    values: NDArray[Any] = check_array(
-        sample_weight, ensure_2d=False, dtype=None, input_name="sample_weight"
-    )
-    if values.shape != (n_rows,):
-        raise ValueError(
-            f"sample_weight has shape {values.shape}; expected one weight for each of the "
-            f"{n_rows} rows"
-        )
-    wrong = values
-    if values.dtype.kind in "biuf":
-        wrong = values[(values < 0) | (values != np.floor(values))]
-    if len(wrong):
-        raise ValueError(
-            f"sample_weight contains {wrong.tolist()[0]!r}; expected whole numbers of at least 0, "
-            "because a weight w means w copies of the row. Scale and round fractions. To pass "
-            "ids, use the keyword ids="
-        )
-    if values.sum(dtype=np.float64) > _MOST_WEIGHT:
-        raise ValueError(
-            f"the sum of sample_weight is larger than {_MOST_WEIGHT}; use smaller weights"
-        )
-    return values.astype(np.uint32)
+        ids = self.ids.take(present)
+        return ForestBatch(self.X[present], self.target[present], kept, ids, self.names)
 
 
 Codes = NDArray[np.uint32]
@@ -319,6 +294,14 @@ class LabelTable:
 
     Codes follow the order in which classes were added, so they are used only inside a model in
     memory. All output has classes in sorted order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.forest import LabelTable
+    >>> table, codes = LabelTable.from_labels(np.array(["no", "yes", "no"]))
+    >>> table.classes.tolist(), codes.tolist()
+    (['no', 'yes'], [0, 1, 0])
     """
 
     labels: NDArray[Any]

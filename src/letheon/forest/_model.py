@@ -1,7 +1,7 @@
-"""Forest of the C++ core with its rows: growth, changes, their cost, and readable trees."""
+"""Forest of the C++ core with its rows: growth, changes and their cost."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -10,19 +10,36 @@ from typing import Any, NamedTuple, Self
 
 import joblib
 import numpy as np
+import scipy.sparse as sp
 from joblib.parallel import get_active_backend
 from numpy.typing import NDArray
 
 from letheon import _core
-from letheon.data import Ids, IntIds, TextIds
+from letheon.data import (
+    CategoryColumns,
+    CategoryTable,
+    EncodedRows,
+    Ids,
+    IntIds,
+    TextIds,
+    ValueCounts,
+)
 from letheon.forest._columns import ColumnChange, Keys
 from letheon.forest._inputs import ForestBatch, ForestSettings, LabelTable
+from letheon.forest._weights import ClassBalance
 from letheon.parallel import run_tasks
 from letheon.seeds import Purpose
 
 
 def threads_for(n_jobs: int | None) -> int:
-    """Return the number of threads on this machine for `n_jobs`, as in joblib."""
+    """Return the number of threads on this machine for `n_jobs`, as in joblib.
+
+    Examples
+    --------
+    >>> from letheon.forest import threads_for
+    >>> threads_for(3)
+    3
+    """
     if isinstance(n_jobs, int) and n_jobs > 0:
         return n_jobs
     if n_jobs is None:
@@ -90,6 +107,8 @@ Bytes = NDArray[np.uint8]
 _NO_CODES = np.empty(0, np.uint32)
 _NO_OWNERS = np.empty(0, np.uint64)
 _TRIES = 3
+# Numbers in a dense block of sparse rows to predict.
+_BLOCK_CELLS = 1 << 22
 
 
 class ForestPrediction(NamedTuple):
@@ -99,38 +118,17 @@ class ForestPrediction(NamedTuple):
     values: Floats
 
 
-class ForestModel:
-    """Rows and trees of a forest, stored in the C++ core; all output is in canonical order.
+class StoredRows:
+    """Rows of a model in the C++ core: ids, labels, and copies of the model."""
 
-    Several threads may read and change the model. `changing` is true during a change, so that a
-    reader never combines predictions and labels of different states.
-    """
-
-    def __init__(
-        self,
-        settings: ForestSettings,
-        core: _core.Forest,
-        id_type: type[Ids],
-        table: LabelTable | None,
-        keys: Keys | None = None,
-    ) -> None:
-        self.settings = settings
-        self.keys = keys
-        self.core = core
-        self.id_type = id_type
-        self.table = table
-        self.changing = False
-        self._lock = threading.RLock()
-
-    @classmethod
-    def fit(
-        cls, settings: ForestSettings, batch: ForestBatch, n_threads: int, keys: Keys | None
-    ) -> Self:
-        """Grow all trees in this process and return the model."""
-        table, target = encode_target(settings, batch.target)
-        core = _core.Forest(settings.core_spec(keys=keys))
-        core.fit(**core_arguments(settings, batch, target, table), n_threads=n_threads)
-        return cls(settings, core, type(batch.ids), table, keys)
+    settings: Any
+    core: _core.Forest | _core.Boosting
+    id_type: type[Ids]
+    table: LabelTable | None
+    categories: CategoryTable
+    balance: ClassBalance | None
+    changing: bool
+    _lock: threading.RLock
 
     def find_rows(self, wanted: Ids) -> tuple[Slots, NDArray[np.int64]]:
         """Return the slots of the rows of these ids in the core.
@@ -144,21 +142,143 @@ class ForestModel:
         assert isinstance(wanted, TextIds)
         return self.core.find_texts(wanted.blob, wanted.offsets)
 
+    def _predict_state(
+        self, X: Any, predict: Callable[[NDArray[Any]], Floats]
+    ) -> tuple[LabelTable | None, Floats]:
+        """Return the label table and the predictions for X, both of the same state."""
+        if type(X) is not np.ndarray and sp.issparse(X):
+            with self._lock:
+                return self.table, np.concatenate([predict(rows) for rows in _dense_blocks(X)])
+        for _ in range(_TRIES):
+            table = self.table
+            values = predict(X)
+            if self.changing:
+                with self._lock:  # wait until the current change is done
+                    pass
+            if self.table is table:
+                return table, values
+        with self._lock:
+            return self.table, predict(X)
+
+    def _read_leaving(self, slots: Slots) -> tuple[ValueCounts, ClassBalance | None]:
+        """Return the categories of these rows, and the balance of classes without them."""
+        if self.balance is None and not self.settings.categorical:
+            return [], None
+        rows, codes = self.core.copy_rows(slots)
+        return self.categories.count_values(rows), self._move_balance(codes, -1)
+
+    def _move_balance(
+        self, codes: NDArray[Any], sign: int, table: LabelTable | None = None
+    ) -> ClassBalance | None:
+        table = self.table if table is None else table
+        if self.balance is None or table is None:
+            return None
+        settings = self.settings
+        return self.balance.move_rows(
+            settings.class_weight, settings.seed, table.labels, codes, sign
+        )
+
+    def would_reweigh(self, slots: Slots) -> bool:
+        """Return whether the weights of classes change without these rows."""
+        with self._lock:
+            _, balance = self._read_leaving(slots)
+            return self._has_other_factors(balance)
+
+    def _has_other_factors(self, balance: ClassBalance | None) -> bool:
+        if balance is None or self.balance is None:
+            return False
+        both = (balance.counts[: len(self.balance.counts)] > 0) & (self.balance.counts > 0)
+        return bool((balance.factors[: len(both)] != self.balance.factors)[both].any())
+
+    @contextmanager
+    def _reweighing(self, balance: ClassBalance | None) -> Iterator[Any]:
+        """Give all rows the weights of their classes; undo it if the rest of the change fails."""
+        if not self._has_other_factors(balance):
+            yield None
+            return
+        assert balance is not None
+        assert self.balance is not None
+        assert self.table is not None
+        n_codes = max(len(balance.factors), len(self.balance.factors))
+        before, after = self.balance.extend(n_codes), balance.extend(n_codes)
+        report = self.core.reweigh(before, after)
+        try:
+            yield report
+        except BaseException:
+            self.core.reweigh(after, before)
+            raise
+        self.table = replace(self.table)  # a reader that has met both states starts again
+
+    @property
+    def code_order(self) -> NDArray[np.uint32]:
+        """Codes of the labels, in the sorted order of the labels; empty for regression."""
+        return _NO_CODES if self.table is None else self.table.code_order
+
+    def collect_ids(self) -> Ids:
+        """Return the id of every row, sorted."""
+        return ids_of(self.core.ids())
+
+    def _to_state(self) -> dict[str, Any]:
+        raise NotImplementedError(f"{type(self).__name__} must implement _to_state")
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        raise NotImplementedError(f"{cls.__name__} must implement _from_state")
+
+    def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
+        """Return what pickle and copy need: a function and the canonical state."""
+        return type(self)._from_state, (self._to_state(),)
+
+
+class ForestModel(StoredRows):
+    """Rows and trees of a forest, stored in the C++ core; all output is in canonical order.
+
+    Several threads may read and change the model. `changing` is true during a change, so that a
+    reader never combines predictions and labels of different states.
+    """
+
+    settings: ForestSettings
+    core: _core.Forest
+
+    def __init__(
+        self,
+        settings: ForestSettings,
+        core: _core.Forest,
+        id_type: type[Ids],
+        table: LabelTable | None,
+        keys: Keys | None,
+        categories: CategoryTable,
+        balance: ClassBalance | None,
+    ) -> None:
+        self.settings = settings
+        self.categories = categories
+        self.balance = balance
+        self.keys = keys
+        self.core = core
+        self.id_type = id_type
+        self.table = table
+        self.changing = False
+        self._lock = threading.RLock()
+
     def forget(
         self, slots: Slots, eager: bool, n_threads: int, columns: ColumnChange | None = None
     ) -> _core.Report:
         """Remove rows, labels without remaining rows, and columns; return the core's report."""
         with self._lock:
+            leaving, balance = self._read_leaving(slots)
             self.changing = True
             try:
-                report = self.core.forget(slots, eager, n_threads)
+                with self._reweighing(balance) as reweighed:
+                    report = self.core.forget(slots, eager, n_threads)
+                self.balance = balance
+                self.categories.remove_counts(leaving)
                 if report.emptied and self.table is not None:
                     self.table = self.table.without_empty(self.core.class_counts())
                 if columns is not None:
                     self._move_columns(columns)
             finally:
                 self.changing = False
-        return report
+        return reweighed or report
 
     def learn(
         self,
@@ -172,14 +292,20 @@ class ForestModel:
             table, target = self.table, batch.target
             if table is not None:
                 table, target = table.add_labels(target)
-            arguments = core_arguments(self.settings, batch, target, table)
+            balance = self._move_balance(target, 1, table)
+            arriving = self.categories.count_values(batch.X)
+            if balance is not None:
+                batch = replace(batch, weights=balance.weigh(batch.weights, target))
+            arguments = core_arguments(self.settings.owner_seed, batch, target, table)
             self.changing = True
             try:
-                report = self.core.learn(**arguments, eager=eager, n_threads=n_threads)
-                self.table = table
+                with self._reweighing(balance) as reweighed:
+                    report = self.core.learn(**arguments, eager=eager, n_threads=n_threads)
+                self.table, self.balance = table, balance
+                self.categories.add_counts(arriving, batch.names)
             finally:
                 self.changing = False
-        return report
+        return reweighed or report
 
     @contextmanager
     def _adding_columns(self, columns: ColumnChange | None) -> Iterator[None]:
@@ -201,27 +327,17 @@ class ForestModel:
         self.core.move_columns(change.layout, change.keys, change.fills, settings.max_features)
         self.settings, self.keys = settings, change.keys
 
-    def predict(self, X: NDArray[Any], n_threads: int) -> ForestPrediction:
-        """Return the predictions for X with the label table of the same state."""
-        for _ in range(_TRIES):
-            table = self.table
-            values = self.core.predict(X, n_threads)
-            if self.changing:
-                with self._lock:  # wait until the current change is done
-                    pass
-            if self.table is table:
-                return ForestPrediction(table, values)
+    def apply(self, X: Any, n_threads: int) -> NDArray[np.int64]:
+        """Return the leaf of each row in each tree."""
+        if not sp.issparse(X):
+            return self.core.apply(X, n_threads)
         with self._lock:
-            return ForestPrediction(self.table, self.core.predict(X, n_threads))
+            return np.concatenate([self.core.apply(rows, n_threads) for rows in _dense_blocks(X)])
 
-    @property
-    def code_order(self) -> NDArray[np.uint32]:
-        """Codes of the labels, in the sorted order of the labels; empty for regression."""
-        return _NO_CODES if self.table is None else self.table.code_order
-
-    def collect_ids(self) -> Ids:
-        """Return the id of every row, sorted."""
-        return _ids_of(self.core.ids())
+    def predict(self, X: Any, n_threads: int) -> ForestPrediction:
+        """Return the predictions for X with the label table of the same state."""
+        core = self.core
+        return ForestPrediction(*self._predict_state(X, lambda rows: core.predict(rows, n_threads)))
 
     def tree_arrays(self, number: int) -> dict[str, Any]:
         """Return the arrays of one tree, with nodes in preorder and classes in sorted order."""
@@ -230,19 +346,23 @@ class ForestModel:
             if self.table is not None:
                 arrays["values"] = arrays["values"][:, self.table.code_order]
                 arrays["classes"] = self.table.classes
+            arrays["categories"] = self.categories.names_by_column()
+            arrays["weight_step"] = self.settings.weight_step
         return arrays
 
     def _to_state(self) -> dict[str, Any]:
         with self._lock:
             rows = self.core.rows(self.code_order)
-            keys = {} if self.keys is None else {"column_keys": self.keys}
-            return keys | {
+            parts: dict[str, Any] = {} if self.keys is None else {"column_keys": self.keys}
+            if self.settings.categorical:
+                parts["categories"] = self.categories.to_state()
+            return parts | {
                 "settings": self.settings,
                 "classes": None if self.table is None else self.table.classes,
                 "X": rows["X"],
                 "target": rows["target"],
                 "weights": rows["weights"],
-                "ids": _ids_of(rows),
+                "ids": ids_of(rows),
                 "trees": self.core.trees(self.code_order, threads_for(None)),
             }
 
@@ -257,7 +377,12 @@ class ForestModel:
         ):
             raise ValueError("column_keys is not an array of uint32")
         table = None if classes is None else LabelTable.from_classes(classes)
-        model = cls.restore(settings, batch, batch.target, table, [trees], threads_for(None), keys)
+        categories = read_categories(state)
+        balance = read_balance(settings, table, batch)
+        core = _core.Forest(settings.core_spec(keys=keys))
+        arguments = core_arguments(settings.owner_seed, batch, batch.target, table)
+        core.restore(**arguments, trees=[trees], n_threads=threads_for(None))
+        model = cls(settings, core, type(batch.ids), table, keys, categories, balance)
         if table is not None and not model.core.class_counts().all():
             raise ValueError("classes contains a class without rows")
         return model
@@ -280,26 +405,16 @@ class ForestModel:
             text_bytes=ids.blob.nbytes if isinstance(ids, TextIds) else 0,
         )
 
-    @classmethod
-    def restore(
-        cls,
-        settings: ForestSettings,
-        batch: ForestBatch,
-        target: NDArray[Any],
-        table: LabelTable | None,
-        blocks: list[Bytes],
-        n_threads: int,
-        keys: Keys | None = None,
-    ) -> Self:
-        """Build the forest from rows and from `blocks` of trees that were grown elsewhere."""
-        core = _core.Forest(settings.core_spec(keys=keys))
-        arguments = core_arguments(settings, batch, target, table)
-        core.restore(**arguments, trees=blocks, n_threads=n_threads)
-        return cls(settings, core, type(batch.ids), table, keys)
 
-    def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
-        """Return what pickle and copy need: a function and the canonical state."""
-        return type(self)._from_state, (self._to_state(),)
+def read_categories(state: dict[str, Any]) -> CategoryTable:
+    """Return the categories of the rows of a state; raise `ValueError` if they do not match."""
+    settings = state["settings"]
+    categories = CategoryTable(CategoryColumns(settings.seed))
+    if "categories" in state:
+        categories = CategoryTable.from_state(state["categories"], settings.seed, state["X"])
+    if categories.columns.columns != settings.categorical:
+        raise ValueError("categories are not those of the columns that the settings state")
+    return categories
 
 
 def encode_target(
@@ -309,15 +424,73 @@ def encode_target(
     return (None, target) if settings.is_regression else LabelTable.from_labels(target)
 
 
+def count_classes(
+    settings: Any, table: LabelTable | None, codes: NDArray[Any]
+) -> ClassBalance | None:
+    """Return the weights of the classes of these rows; None without `class_weight`."""
+    if settings.class_weight is None or table is None:
+        return None
+    counts = np.bincount(codes, minlength=len(table))
+    return ClassBalance.from_counts(settings.class_weight, settings.seed, table.labels, counts)
+
+
+def weigh_classes(
+    settings: Any, batch: ForestBatch, table: LabelTable | None, codes: NDArray[Any]
+) -> tuple[ForestBatch, ClassBalance | None]:
+    """Return the rows with the weights of their classes, and these weights."""
+    balance = count_classes(settings, table, codes)
+    if balance is None:
+        return batch, None
+    return replace(batch, weights=balance.weigh(batch.weights, codes)), balance
+
+
+def read_balance(
+    settings: Any, table: LabelTable | None, batch: ForestBatch
+) -> ClassBalance | None:
+    """Return the weights of the classes of a state; raise `ValueError` if they do not match."""
+    codes = batch.target
+    if settings.class_weight is not None and table is not None:
+        is_code = isinstance(codes, np.ndarray) and codes.dtype == np.uint32 and codes.ndim == 1
+        # Before anything is counted: a forged code would need a long array.
+        if not is_code or (codes >= len(table)).any():
+            raise ValueError("target contains a code that is not the code of a class")
+    balance = count_classes(settings, table, codes)
+    if balance is not None and (
+        batch.weights is None or (batch.weights % balance.factors[codes]).any()
+    ):
+        raise ValueError("a weight is not a multiple of the weight of its class")
+    return balance
+
+
+def _dense_blocks(X: Any) -> Iterator[NDArray[Any]]:
+    """Yield a sparse matrix as dense blocks of rows."""
+    rows, size = X.tocsr(), max(1, _BLOCK_CELLS // X.shape[1])
+    for begin in range(0, X.shape[0], size):
+        yield rows[begin : begin + size].toarray()
+
+
+def _core_matrix(X: Any) -> Any:
+    """Return a sparse matrix by columns, as the core reads it; a dense one is unchanged."""
+    if not sp.issparse(X):
+        return X
+    columns = sp.csc_array(X, dtype=np.float64, copy=True)
+    columns.sum_duplicates()
+    places, begins = (part.astype(np.int64) for part in (columns.indices, columns.indptr))
+    return columns.data, places, begins, X.shape[0]
+
+
 def core_arguments(
-    settings: ForestSettings, batch: ForestBatch, target: NDArray[Any], table: LabelTable | None
+    owner_seed: int | None, batch: ForestBatch, target: NDArray[Any], table: LabelTable | None
 ) -> dict[str, Any]:
-    """Return the keyword arguments that pass these rows to the core."""
+    """Return the keyword arguments that pass these rows to the core.
+
+    With `owner_seed`, they contain a hash of the id of each row.
+    """
     ids, owners = batch.ids, _NO_OWNERS
-    if settings.has_subsamples:
-        owners = ids.hashes(settings.seed, Purpose.ROW_OWNER)
+    if owner_seed is not None:
+        owners = ids.hashes(owner_seed, Purpose.ROW_OWNER)
     return {
-        "X": batch.X,
+        "X": _core_matrix(batch.X),
         "target": target,
         "n_classes": 0 if table is None else len(table),
         "weights": batch.weights,
@@ -328,7 +501,8 @@ def core_arguments(
     }
 
 
-def _ids_of(arrays: dict[str, Any]) -> Ids:
+def ids_of(arrays: dict[str, Any]) -> Ids:
+    """Return the ids in the arrays of the core."""
     if arrays["ids_values"] is not None:
         return IntIds(arrays["ids_values"])
     return TextIds(arrays["ids_blob"], arrays["ids_offsets"])
@@ -352,7 +526,7 @@ def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -
             "classes must be None for a regression criterion, and an array for a classification "
             "criterion"
         )
-    if classes is not None and not _are_classes(classes):
+    if classes is not None and not are_classes(classes):
         raise ValueError("classes must be an array of distinct labels of one type, in sorted order")
     if isinstance(batch.ids, TextIds):
         blob, offsets = batch.ids.blob, batch.ids.offsets
@@ -361,32 +535,54 @@ def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -
             raise ValueError("ids is damaged: an id starts in the middle of a UTF-8 character")
 
 
-def _are_classes(classes: Any) -> bool:
+def are_classes(classes: Any) -> bool:
+    """Return whether this is an array of distinct labels of one type, in sorted order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.forest import are_classes
+    >>> are_classes(np.array(["no", "yes"])), are_classes(np.array([1, 0]))
+    (True, False)
+    """
     plain = isinstance(classes, np.ndarray) and classes.ndim == 1 and classes.dtype.kind in "biUf"
     # The last comparison detects a single NaN.
     return plain and bool((classes[1:] > classes[:-1]).all() and (classes == classes.copy()).all())
 
 
 def grow_forest(
-    settings: ForestSettings, batch: ForestBatch, n_jobs: int | None, keys: Keys | None = None
+    settings: ForestSettings,
+    batch: ForestBatch,
+    columns: CategoryColumns,
+    n_jobs: int | None,
+    keys: Keys | None = None,
 ) -> ForestModel:
     """Return the forest of these rows, with keys of columns or (None) their numbers.
 
     Its trees are grown in threads, processes or on a cluster; the result is always the same.
     """
+    table, target = encode_target(settings, batch.target)
+    batch, balance = weigh_classes(settings, batch, table, target)
+    core = _core.Forest(settings.core_spec(keys=keys))
     # The core is fastest with threads, so joblib's default does not count as a choice of processes.
     backend, _ = get_active_backend(prefer="threads")
     has_threads = getattr(backend, "uses_threads", False)
     workers = 1 if has_threads else min(joblib.effective_n_jobs(n_jobs), settings.n_trees)
+    n_threads = threads_for(n_jobs)
     if workers == 1:
-        return ForestModel.fit(settings, batch, threads_for(n_jobs), keys)
-    with np.errstate(over="ignore"):  # the core rejects infinity
-        batch = replace(batch, X=np.ascontiguousarray(batch.X, np.float32))
-    bounds = np.linspace(0, settings.n_trees, workers + 1).astype(int).tolist()
-    shared = (settings, batch, keys)
-    blocks = run_tasks(grow_block, list(pairwise(bounds)), n_jobs=n_jobs, shared=shared)
-    table, target = encode_target(settings, batch.target)
-    return ForestModel.restore(settings, batch, target, table, blocks, threads_for(n_jobs), keys)
+        core.fit(**core_arguments(settings.owner_seed, batch, target, table), n_threads=n_threads)
+    else:
+        if not sp.issparse(batch.X):
+            with np.errstate(over="ignore"):  # the core rejects infinity
+                batch = replace(batch, X=np.ascontiguousarray(batch.X, np.float32))
+        bounds = np.linspace(0, settings.n_trees, workers + 1).astype(int).tolist()
+        shared = (settings, batch, keys)
+        blocks = run_tasks(grow_block, list(pairwise(bounds)), n_jobs=n_jobs, shared=shared)
+        arguments = core_arguments(settings.owner_seed, batch, target, table)
+        core.restore(**arguments, trees=blocks, n_threads=n_threads)
+    categories = CategoryTable(columns)
+    categories.add_rows(EncodedRows(batch.X, batch.names))
+    return ForestModel(settings, core, type(batch.ids), table, keys, categories, balance)
 
 
 def grow_block(
@@ -395,145 +591,6 @@ def grow_block(
     """Return the canonical bytes of the trees with numbers ``first, ..., last - 1``."""
     table, target = encode_target(settings, batch.target)
     forest = _core.Forest(settings.core_spec(first, last, keys=keys))
-    forest.fit(**core_arguments(settings, batch, target, table), n_threads=1)
+    forest.fit(**core_arguments(settings.owner_seed, batch, target, table), n_threads=1)
     order = np.arange(0 if table is None else len(table), dtype=np.uint32)
     return forest.trees(order, 1)
-
-
-@dataclass(frozen=True, eq=False)
-class ForestTree:
-    """One tree as arrays, one entry per node in preorder; 0 is the root.
-
-    Attributes
-    ----------
-    kind : ndarray of uint8
-        0 for a leaf, 1 for a best split, 2 for a random split.
-    feature : ndarray of int64
-        Column that the node splits on; -1 for a leaf.
-    threshold : ndarray of float32
-        Rows with ``x <= threshold`` go left; NaN for a leaf. Except in random splits, the
-        threshold is a value of a remaining row.
-    missing_left : ndarray of bool
-        Whether rows without a value go left.
-    left, right : ndarray of int64
-        Indices of the child nodes; -1 for a leaf.
-    n : ndarray of int64
-        Sum of the weights of the rows in the node.
-    value : ndarray of float64
-        For classification the weight of each class, shape (n_nodes, n_classes); for regression
-        the mean target.
-    classes : ndarray or None
-        Labels in the order of the columns of `value`; None for regression.
-    feature_names : tuple of str or None
-        Names of the columns, if the model has them.
-    """
-
-    kind: NDArray[np.uint8]
-    feature: NDArray[np.int64]
-    threshold: NDArray[np.float32]
-    missing_left: NDArray[np.bool_]
-    left: NDArray[np.int64]
-    right: NDArray[np.int64]
-    n: NDArray[np.int64]
-    value: NDArray[np.float64]
-    classes: NDArray[Any] | None
-    feature_names: tuple[str, ...] | None
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Any], feature_names: NDArray[Any] | None) -> Self:
-        """Build the tree from the arrays of the core."""
-        classes = arrays.get("classes")
-        return cls(
-            kind=arrays["kind"],
-            feature=arrays["attribute"],
-            threshold=arrays["threshold"],
-            missing_left=arrays["missing_left"].astype(bool),
-            left=arrays["left"],
-            right=arrays["right"],
-            n=arrays["weight"],
-            value=arrays["values"][:, 0] if classes is None else arrays["values"],
-            classes=classes,
-            feature_names=None if feature_names is None else tuple(map(str, feature_names)),
-        )
-
-    @property
-    def n_nodes(self) -> int:
-        """Number of nodes."""
-        return len(self.kind)
-
-    @property
-    def n_leaves(self) -> int:
-        """Number of leaves."""
-        return int((self.kind == 0).sum())
-
-    @property
-    def depth(self) -> int:
-        """Number of levels of splits."""
-        return int(self.depths().max())
-
-    def depths(self) -> NDArray[np.int64]:
-        """Return the depth of every node; the root has depth 0."""
-        depths = np.zeros(self.n_nodes, np.int64)
-        for node in np.flatnonzero(self.kind).tolist():  # a parent comes before its children
-            depths[[self.left[node], self.right[node]]] = depths[node] + 1
-        return depths
-
-    def rule(self, node: int) -> str:
-        """Return the condition of a node, such as ``age <= 41.5``; an empty text for a leaf."""
-        if self.kind[node] == 0:
-            return ""
-        return f"{self.name_of(int(self.feature[node]))} <= {self.threshold[node]:.6g}"
-
-    def name_of(self, feature: int) -> str:
-        """Return the name of a column."""
-        return f"x[{feature}]" if self.feature_names is None else self.feature_names[feature]
-
-    def summary(self, node: int) -> str:
-        """Return the prediction of a node as text: its main class with its share, or its mean."""
-        if self.n[node] == 0:
-            return "no rows"
-        if self.classes is None:
-            return f"mean {self.value[node]:.6g}"
-        best = int(self.value[node].argmax())
-        return f"{self.classes[best]} ({self.value[node, best] / self.n[node]:.0%})"
-
-    def rows_of(self, node: int) -> str:
-        """Return the number of rows of a node as text, such as ``1 row`` or ``1,200 rows``."""
-        return f"{self.n[node]:,} row" + ("" if self.n[node] == 1 else "s")
-
-    def missing_side(self, node: int) -> str:
-        """Return the branch of rows with a missing value: ``yes`` (left) or ``no`` (right)."""
-        return "yes" if self.missing_left[node] else "no"
-
-    def to_text(self, *, max_depth: int | None = None) -> str:
-        """Return the tree as indented text; the branch ``yes`` comes before ``no``.
-
-        Parameters
-        ----------
-        max_depth : int, optional
-            Number of levels of splits to show; by default all.
-
-        Returns
-        -------
-        str
-        """
-        lines: list[str] = []
-        todo = [(0, 0, "")]
-        while todo:
-            node, depth, branch = todo.pop()
-            lines.append("|   " * depth + branch + self._format_node(node, depth, max_depth))
-            if self._is_open(node, depth, max_depth):
-                todo.append((int(self.right[node]), depth + 1, "no: "))
-                todo.append((int(self.left[node]), depth + 1, "yes: "))
-        return "\n".join(lines) + "\n"
-
-    def _is_open(self, node: int, depth: int, max_depth: int | None) -> bool:
-        return self.kind[node] != 0 and (max_depth is None or depth < max_depth)
-
-    def _format_node(self, node: int, depth: int, max_depth: int | None) -> str:
-        if self._is_open(node, depth, max_depth):
-            how = ", random" if self.kind[node] == 2 else ""
-            side = self.missing_side(node)
-            return f"{self.rule(node)}? ({self.rows_of(node)}, missing: {side}{how})"
-        cut = " ..." if self.kind[node] != 0 else ""
-        return f"{self.summary(node)} ({self.rows_of(node)}){cut}"

@@ -1,36 +1,25 @@
 """Choice of the number of random levels (survey, section 4.2; Brophy and Lowd, 2021)."""
 
-import contextlib
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone, is_classifier
-from sklearn.dummy import DummyClassifier, DummyRegressor
-from sklearn.model_selection import (
-    GroupKFold,
-    KFold,
-    StratifiedGroupKFold,
-    StratifiedKFold,
-    cross_val_score,
-)
+from sklearn.base import clone
 
-from letheon.data import Ids, hold_target, row_ids
-from letheon.exceptions import NoCandidateError
+from letheon.data import row_ids
 from letheon.forest._base import DaREForestBase
-from letheon.scoring import is_unbalanced
-from letheon.seeds import Purpose, seed_from
+from letheon.scoring import (
+    choose_scoring,
+    make_folds,
+    require_better,
+    score_constant,
+    score_folds,
+)
+from letheon.seeds import seed_from
+from letheon.terminal import progress_bar
 from letheon.validation import Interval, Whole, check_parameter
 
-# Keys: whether people own several rows, whether targets are classes.
-_SPLITTERS: dict[tuple[bool, bool], Any] = {
-    (False, False): KFold,
-    (False, True): StratifiedKFold,
-    (True, False): GroupKFold,
-    (True, True): StratifiedGroupKFold,
-}
 # Levels to try in a forest without a limit.
 _USUAL_DEPTH = 20
 
@@ -77,6 +66,7 @@ def tune_random_depth(
     scoring: Any = None,
     cv: Any = 5,
     max_random_depth: int | None = None,
+    progress: bool = False,
 ) -> RandomDepthSearch:
     """Increase `random_depth` from 0 until the score drops by more than a tolerance.
 
@@ -103,6 +93,8 @@ def tune_random_depth(
         if people have several rows.
     max_random_depth : int, optional
         Largest depth to try; by default `max_depth`, or 20 if `max_depth` is unlimited.
+    progress : bool, default=False
+        Show a progress bar; it ends early if the score drops.
 
     Returns
     -------
@@ -130,33 +122,26 @@ def tune_random_depth(
         )
     check_parameter("tolerance", tolerance, Interval(0))
     owners = row_ids(ids, len(y))
-    folds = _build_folds(model, X, y, owners, cv)
+    folds = make_folds(model, X, y, owners, cv)
     seed = seed_from(model.random_state)
-    if scoring is None and is_classifier(model) and is_unbalanced(hold_target(y)):
-        scoring = "balanced_accuracy"
-    constant = _constant_score(model, y, scoring, folds)
+    scoring = choose_scoring(model, y, scoring)
+    constant = score_constant(model, y, folds, scoring=scoring)
     scores: list[NDArray[np.float64]] = []
     if max_random_depth is None:
         max_random_depth = _USUAL_DEPTH if model.max_depth is None else int(model.max_depth)
     check_parameter("max_random_depth", max_random_depth, Whole(0))
-    for depth in range(int(max_random_depth) + 1):
-        candidate = clone(model).set_params(random_depth=depth, random_state=seed)
-        params = {"ids": owners.to_array()}
-        scores.append(
-            cross_val_score(
-                candidate, X, y, scoring=scoring, cv=folds, params=params, error_score="raise"
-            )
-        )
-        if scores[0].mean() - scores[-1].mean() > tolerance or scores[-1].mean() <= constant:
-            break
+    params = {"ids": owners.to_array()}
+    n_depths = int(max_random_depth) + 1
+    with progress_bar("random levels", n_depths, is_shown=progress) as note:
+        for depth in range(n_depths):
+            candidate = clone(model).set_params(random_depth=depth, random_state=seed)
+            scores.append(score_folds(candidate, X, y, folds, scoring=scoring, params=params))
+            note()
+            if scores[0].mean() - scores[-1].mean() > tolerance or scores[-1].mean() <= constant:
+                break
     means = np.array([each.mean() for each in scores])
     is_good = (means[0] - means <= tolerance) & (means > constant)
-    if not is_good.any():
-        raise NoCandidateError(
-            "this forest does not beat a constant prediction: cross-validated score "
-            f"{means[0]:.4g}, constant {constant:.4g} (scoring={scoring!r}). Use different "
-            "features, settings or scoring"
-        )
+    require_better("forest", float(means[0]), constant, scoring)
     return RandomDepthSearch(
         random_depth=int(np.flatnonzero(is_good).max()),
         tolerance=float(tolerance),
@@ -166,32 +151,3 @@ def tune_random_depth(
         constant=constant,
         scoring=scoring,
     )
-
-
-def _constant_score(model: Any, y: Any, scoring: Any, folds: list[Any]) -> float:
-    """Return the score of the best constant prediction; -inf if the scoring fails for all."""
-    rivals: list[Any] = [DummyRegressor()]
-    if is_classifier(model):
-        classes = np.unique(hold_target(y))
-        rivals = [DummyClassifier(strategy="constant", constant=each) for each in classes]
-    blank, scores = np.zeros((len(y), 1)), [-np.inf]
-    for rival in rivals:
-        # A custom scoring may use attributes that only forests have.
-        with contextlib.suppress(Exception), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            score = cross_val_score(rival, blank, y, scoring=scoring, cv=folds, error_score="raise")
-            scores.append(float(score.mean()))
-    return max(scores)
-
-
-def _build_folds(model: Any, X: Any, y: Any, owners: Ids, cv: Any) -> list[Any]:
-    """Return the cross-validation splits as a list, so that every depth uses the same splits."""
-    people = owners.hashes(0, Purpose.ID_INDEX)
-    grouped = len(np.unique(people)) < len(people)
-    groups = people if grouped else None
-    if not isinstance(cv, int | np.integer):
-        return list(cv.split(X, y, groups)) if hasattr(cv, "split") else list(cv)
-    kind = _SPLITTERS[grouped, is_classifier(model)]
-    check_parameter("cv", cv, Whole(2))
-    splitter = kind(int(cv), shuffle=True, random_state=0)
-    return list(splitter.split(np.zeros(len(people)), hold_target(y), groups))

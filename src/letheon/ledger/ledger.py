@@ -1,5 +1,6 @@
 """`Ledger`: models, erasure requests, certificates, log and keys in one object."""
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ from letheon.ledger.worker.policy import Policy
 from letheon.ledger.worker.recover import Adoption, adopt_database
 from letheon.ledger.worker.worker import BatchPlan, Step, plan_all, run_once
 from letheon.verifier import MAX_INT, Trust
+
+_logger = logging.getLogger(__name__)
 
 
 class Keys:
@@ -304,7 +307,7 @@ class Ledger:
         """
         model_id = None if model is None else self.models.row(model, tenant).id
         work = choose_compute(apart=apart, stop=stop)
-        return run_once(self._core, owner_name(), work, forced=force, wanted=model_id)
+        return _log_steps(run_once(self._core, owner_name(), work, forced=force, wanted=model_id))
 
     def export(
         self,
@@ -387,3 +390,10 @@ class Ledger:
     def __repr__(self) -> str:
         """Return a text with the name and the folder of the ledger."""
         return f"Ledger({self.name!r}, folder={os.fspath(self.folder)!r})"
+
+
+def _log_steps(steps: Iterator[Step]) -> Iterator[Step]:
+    """Yield and log steps, without their details."""
+    for step in steps:
+        _logger.info("%s %s", step.what, step.model or "(whole ledger)")
+        yield step

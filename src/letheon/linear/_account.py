@@ -122,6 +122,12 @@ class Account:
         How often a request had to measure the residual, to make further Newton steps, and to
         retrain. Rows that were crafted to exhaust the budget (Marchant et al. 2022) increase these
         counts.
+
+    Examples
+    --------
+    >>> account = Account(spent=0.25, limit=1.0).add_bound(0.5)
+    >>> account.spent, account.is_covered
+    (0.75, True)
     """
 
     spent: float

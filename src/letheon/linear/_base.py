@@ -4,7 +4,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -192,17 +192,13 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
         The published model contains no rows, no secret noise and no account.
         """
-        require_fitted(self)
-        with lock_model(self):
-            return PublishedModel(self.model_, self._public_claim())
+        published = self.predictor()
+        assert isinstance(published, PublishedModel)
+        return published
 
-    def _public_claim(self) -> Guarantee:
-        """Return the guarantee without numbers that depend on rows or requests.
-
-        The guarantee covers only the published parameters. The spent budget would distinguish a
-        model that forgot rows from a retrained model.
-        """
-        return replace(self.guarantee_, spent=None, budget=None, residual_state=())
+    def _make_predictor(self, claim: Guarantee) -> PublishedModel:
+        names = vars(self).get("feature_names_in_")
+        return PublishedModel(self.model_, claim, None if names is None else tuple(names))
 
     @property
     def noise_commitment_(self) -> str | None:
@@ -420,7 +416,15 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
 
 class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, LinearBase):
-    """A regularised linear classifier."""
+    """A regularised linear classifier.
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> model = InfluenceClassifier(random_state=0).fit([[0.0], [1.0], [2.0]], ["a", "a", "b"])
+    >>> isinstance(model, LinearClassifier), model.classes_.tolist()
+    (True, ['a', 'b'])
+    """
 
     multi_class: str
 
@@ -440,7 +444,7 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most likely label of every row."""
         self._check_input(X)
-        return self.model_.predict_labels(X)
+        return self.model_.predict(X)
 
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities of shape (n_rows, n_classes), in the order of `classes_`."""

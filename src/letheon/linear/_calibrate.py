@@ -88,6 +88,25 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
     Noise of standard deviation ``s / gaussian_mu(epsilon, delta)`` hides a shift of length s. The
     result may be too small, as if delta were smaller by 2e-11 of itself. It is 0 for delta = 0.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        An argument is negative or NaN.
+
+    Examples
+    --------
+    >>> round(gaussian_mu(epsilon=1.0, delta=1e-5), 4)
+    0.2681
     """
     _require_non_negative(epsilon=epsilon, delta=delta)
     if delta >= 1 or epsilon == math.inf:
@@ -108,6 +127,27 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     The result may be too large, as if delta were smaller by 2e-11 of itself.
     ``gaussian_epsilon(gaussian_mu(e, delta), delta)`` may exceed e in the last digits, so compare
     mu or delta with a budget, not epsilon. The result is infinite for delta = 0 and mu > 0.
+
+    Parameters
+    ----------
+    mu : float
+        Length of the shift, in standard deviations of the noise.
+    delta : float
+        Delta of the guarantee.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        An argument is negative or NaN.
+
+    Examples
+    --------
+    >>> round(gaussian_epsilon(mu=1.0, delta=1e-5), 4)
+    4.3772
     """
     _require_non_negative(mu=mu, delta=delta)
     if gaussian_delta(0.0, mu) <= delta:

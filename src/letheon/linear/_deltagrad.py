@@ -359,9 +359,9 @@ class DeltaGradClassifier(LinearClassifier):
             residual_state=(*_RESIDUAL_STATE, _RESIDUAL_CACHE) if cached else _RESIDUAL_STATE,
         )
 
-    def _public_claim(self) -> Guarantee:
+    def _public_claim(self, claim: Guarantee) -> Guarantee:
         """Return the guarantee for publication, without the measured distance."""
-        return replace(super()._public_claim(), reference=_REFERENCE)
+        return replace(super()._public_claim(claim), reference=_REFERENCE)
 
     def __sklearn_tags__(self) -> Tags:
         """Return the scikit-learn tags; the estimator is deterministic if it has no noise."""

@@ -565,7 +565,14 @@ def has_outgrown(model: Any, n_before: int, n_after: int) -> bool:
 
 
 def choose_noise_scale(model: Any, plan: DescentPlan | None) -> float:
-    """Return the scale of the noise: `sigma` of the model or, if that is None, of the plan."""
+    """Return the scale of the noise: `sigma` of the model or, if that is None, of the plan.
+
+    Examples
+    --------
+    >>> from letheon import DescentToDeleteClassifier
+    >>> choose_noise_scale(DescentToDeleteClassifier(sigma=0.5), None)
+    0.5
+    """
     if model.sigma is not None:
         return float(model.sigma)
     return _SIGMA if plan is None else plan.sigma

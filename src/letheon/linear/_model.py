@@ -7,12 +7,12 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 from sklearn.utils import check_array
 
 from letheon.exceptions import AssumptionError
 from letheon.guarantee import Guarantee
 from letheon.linear._problem import Floats, row_norms
+from letheon.predictor import AffineScores, Answers, OnnxGraph, OnnxTable, Predictor
 from letheon.validation import POSITIVE
 
 RULES = ("keep", "clip", "normalize", "refuse")
@@ -90,6 +90,20 @@ class Design:
         scales = self._compute_scales(np.hypot(row_norms(matrix), float(self.fit_intercept)))
         return scores if scales is None else scores * scales[:, None]
 
+    def export_scales(self, graph: OnnxGraph, rows: str, scores: str) -> str:
+        """Add the factors of the rows to scores in an ONNX graph; return the scaled scores."""
+        if self.rule in ("keep", "refuse") or self.row_norm is None:
+            return scores
+        axis = graph.constant(np.array([1]))
+        squares = graph.add("ReduceSumSquare", rows, axis, keepdims=1)
+        squares = graph.add("Add", squares, graph.constant(np.array(float(self.fit_intercept))))
+        # A row of zeros has scores of 0.
+        norms = graph.add("Max", graph.add("Sqrt", squares), graph.constant(np.array(1e-300)))
+        scales = graph.add("Div", graph.constant(np.array(float(self.row_norm))), norms)
+        if self.rule == "clip":
+            scales = graph.add("Min", scales, graph.constant(np.array(1.0)))
+        return graph.add("Mul", scores, scales)
+
     def _compute_scales(self, norms: Floats) -> Floats | None:
         """Return the factor by which each row is scaled; None if no row is scaled."""
         if self.rule == "keep" or self.row_norm is None:
@@ -159,41 +173,40 @@ class Linear:
         """Return the scores of input rows, of shape (n, K)."""
         return self.design.compute_scores(X, self.weights)
 
+    @property
+    def answers(self) -> Answers:
+        """What the scores mean."""
+        if self.classes is None:
+            return Answers("values")
+        return Answers("softmax" if self.joint else "one-vs-rest", self.classes)
+
     def decision_function(self, X: Any) -> Floats:
         """Return the scores of input rows, of shape (n, K), or (n,) if K is 1."""
-        scores = self.compute_scores(X)
-        return scores[:, 0] if scores.shape[1] == 1 else scores
+        return self.answers.decision_function(self.compute_scores(X))
 
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities, of shape (n, number of classes)."""
-        scores = self.compute_scores(X)
-        if self.joint:
-            shares: Floats = softmax(scores, axis=1)
-            return shares
-        if scores.shape[1] == 1:
-            return np.column_stack([expit(-scores[:, 0]), expit(scores[:, 0])])
-        shares = expit(scores)
-        total = shares.sum(axis=1, keepdims=True)
-        # If all scores underflow to 0, the classes are equally likely.
-        equal = np.full_like(shares, 1 / shares.shape[1])
-        mixed: Floats = np.divide(shares, total, out=equal, where=total > 0)
-        return mixed
+        return self.answers.predict_proba(self.compute_scores(X))
 
-    def predict_labels(self, X: Any) -> NDArray[Any]:
-        """Return the most likely label of every row."""
-        assert self.classes is not None
-        scores = self.compute_scores(X)
-        codes = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)
-        labels: NDArray[Any] = self.classes[codes]
-        return labels
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most likely label of every row, or the predicted number for regression."""
+        return self.answers.predict(self.compute_scores(X))
 
 
-@dataclass(frozen=True, eq=False)
-class PublishedModel:
+class PublishedModel(Predictor):
     """A linear model for publication, with parameters and guarantee, without rows or secrets.
 
-    The method `publish` of a fitted estimator returns it. A saved estimator contains rows and
-    secret noise and must stay private; a published model may be shared.
+    The methods `predictor` and `publish` of a fitted estimator return it. A saved estimator
+    contains rows and secret noise and must stay private; a published model may be shared.
+
+    Parameters
+    ----------
+    linear : Linear
+        The parameters.
+    guarantee : Guarantee
+        The guarantee at the time of publication.
+    names : tuple of str, optional
+        Names of the columns.
 
     Attributes
     ----------
@@ -201,12 +214,22 @@ class PublishedModel:
         Parameters.
     classes_ : ndarray or None
         Labels, sorted; None for regression.
-    guarantee : Guarantee
-        The guarantee at the time of publication.
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> model = InfluenceClassifier(random_state=0).fit([[0.0], [1.0], [2.0]], ["a", "a", "b"])
+    >>> published = model.predictor()
+    >>> published.guarantee.kind, published.classes_.tolist()
+    ('certified', ['a', 'b'])
     """
 
-    linear: Linear
-    guarantee: Guarantee
+    def __init__(
+        self, linear: Linear, guarantee: Guarantee, names: tuple[str, ...] | None = None
+    ) -> None:
+        self.linear = linear
+        self.guarantee = guarantee
+        self.names = names
 
     @property
     def coef_(self) -> Floats:
@@ -223,20 +246,23 @@ class PublishedModel:
         """Labels, sorted; None for regression."""
         return self.linear.classes
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most likely label of every row, or the predicted number for regression."""
-        linear = self.linear
-        return linear.decision_function(X) if linear.classes is None else linear.predict_labels(X)
+    def _predict(self, method: str, X: Any) -> Any:
+        return getattr(self.linear, method)(X)
 
-    def predict_proba(self, X: Any) -> Floats:
-        """Return class probabilities, in the order of `classes_`."""
-        if self.linear.classes is None:
-            raise AttributeError("predict_proba is not available for a regression; use predict")
-        return self.linear.predict_proba(X)
+    def _has(self, method: str) -> bool:  # noqa: ARG002
+        return self.linear.classes is not None
 
-    def decision_function(self, X: Any) -> Floats:
-        """Return the scores, of shape (n_rows,) for two classes, otherwise (n_rows, n_classes)."""
-        return self.linear.decision_function(X)
+    def _labels(self) -> NDArray[Any] | None:
+        return self.linear.classes
+
+    def _columns(self) -> tuple[int, tuple[str, ...] | None]:
+        return len(self.linear.weights) - self.linear.design.fit_intercept, self.names
+
+    def _export(self, graph: OnnxGraph, table: OnnxTable) -> tuple[str, int, Answers]:
+        linear, rows = self.linear, graph.join(table)
+        affine = AffineScores(linear.coef, (linear.intercept,))
+        scores, n_scores = affine.export(graph, rows)
+        return linear.design.export_scales(graph, rows, scores), n_scores, linear.answers
 
     def to_dict(self) -> dict[str, Any]:
         """Return the model as a dictionary of JSON values, which `from_dict` reads."""

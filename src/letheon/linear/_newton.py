@@ -123,7 +123,28 @@ def data_free_state(rows: SlotRows, curvature: Curvature | None, ridge: float) -
 
 
 def fingerprint_rows(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:
-    """Return a 64-bit keyed hash of each row and target. Testing a guess needs the key."""
+    """Return a 64-bit keyed hash of each row and target. Testing a guess needs the key.
+
+    Parameters
+    ----------
+    rows : ndarray or sparse matrix of shape (n, d)
+        Numeric rows.
+    y : ndarray of shape (n,)
+        Targets.
+    key : str
+        Secret key, in hexadecimal digits.
+
+    Returns
+    -------
+    ndarray of uint64, shape (n,)
+
+    Examples
+    --------
+    >>> rows = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    >>> first, second, third = fingerprint_rows(rows, np.array([0.0, 0.0, 0.0]), "00" * 16)
+    >>> bool(first == third), bool(first == second)
+    (True, False)
+    """
     dense = rows.toarray() if sp.issparse(rows) else rows
     secret, fingerprints = bytes.fromhex(key), np.empty(len(y), np.uint64)
     for number, (row, target) in enumerate(zip(dense, y, strict=True)):

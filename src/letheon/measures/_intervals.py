@@ -63,6 +63,34 @@ def bootstrap(
     (Hesterberg 2015). The interval is widened to contain `value` if resampling is biased. There is
     no interval (None) with fewer than two rows, if all resamples give the same value (because the
     models agree on every row), or if the metric is undefined on more than a tenth of them.
+
+    Parameters
+    ----------
+    statistic : callable
+        Function of an array of row positions, which returns a number. It may raise `ValueError` for
+        rows on which it is undefined.
+    n : int
+        Number of rows.
+    value : float
+        The statistic of all rows.
+    confidence : float, default=0.95
+        Nominal coverage of the interval.
+    n_resamples : int, default=1000
+        Number of resamples, each with one call of `statistic`.
+    seed : int, default=0
+        Seed of the resamples. The same input gives the same interval.
+
+    Returns
+    -------
+    (float, float) or None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> correct = np.array([0, 0, 1, 1, 1] * 10)
+    >>> low, high = bootstrap(lambda rows: correct[rows].mean(), len(correct), correct.mean())
+    >>> low < 0.6 < high
+    True
     """
     _check_settings(confidence, n_resamples)
     if n < 2:

@@ -125,7 +125,16 @@ class MeasureOptions(TypedDict, total=False):
 
 
 class TextRepr:
-    """Mixin for results: `repr` is one line, and notebooks show the text of `str`."""
+    """Mixin for results: `repr` is one line, and notebooks show the text of `str`.
+
+    Examples
+    --------
+    >>> class Speed(TextRepr):
+    ...     def __str__(self):
+    ...         return "8 times as fast"
+    >>> Speed()
+    <Speed: 8 times as fast>
+    """
 
     def __repr__(self) -> str:
         """Return the class name and the first line of `str`."""
@@ -134,6 +143,13 @@ class TextRepr:
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """Print the text of `str` in IPython and Jupyter."""
         printer.text(str(self))
+
+    def _repr_html_(self) -> str | None:
+        """Return the table of a terminal as HTML for notebooks; None without a table."""
+        from letheon.terminal import html_of
+
+        render = getattr(self, "__rich__", None)
+        return None if render is None else html_of(render())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +180,13 @@ class Measure(TextRepr):
         The theorem of a proof, or the caveat of a proxy.
     is_rough : bool, default=False
         Whether the interval may be too narrow, because there are too few observations.
+
+    Examples
+    --------
+    >>> accuracy = Measure(name="accuracy", value=0.9, low=0.88, high=0.92, n=1000,
+    ...                    better="higher", basis="measured")
+    >>> print(accuracy)
+    accuracy: 0.9 [0.88, 0.92] at 0.95 (measured, n=1000, higher is better)
     """
 
     name: str
@@ -221,6 +244,23 @@ def from_plain(kind: Any, value: Any) -> Any:
     """Return an object of type `kind` from the plain values of `dataclasses.asdict`.
 
     Dataclasses, tuples, dicts and ``X | None`` are supported; other values are returned as is.
+
+    Parameters
+    ----------
+    kind : type
+        Type of the result.
+    value : object
+        Plain values, for example read from JSON.
+
+    Returns
+    -------
+    object
+
+    Examples
+    --------
+    >>> measure = make_measure("effectiveness", 0.02, (0.01, 0.03), 500)
+    >>> from_plain(Measure, measure.to_dict()) == measure
+    True
     """
     origin, args = get_origin(kind), get_args(kind)
     if value is None:
@@ -255,6 +295,37 @@ def make_measure(
 
     The interval is widened to contain the value. `doubt` is the reason why the interval is rough,
     or an empty string; it is ignored without an interval.
+
+    Parameters
+    ----------
+    name : str
+        Name of the measure.
+    value : float
+        The estimate.
+    interval : (low, high) or None
+        Ends of the confidence interval. None: the error is unknown.
+    n : int
+        Number of observations.
+    doubt : str, default=""
+        Reason why the interval is rough; added to the note.
+    better, unit : optional
+        Direction and unit. For other names than those of `KNOWN_MEASURES`, `better` is required.
+    basis, confidence, note
+        As in `Measure`.
+
+    Returns
+    -------
+    Measure
+
+    Raises
+    ------
+    ValueError
+        `better` is missing, or a value is invalid.
+
+    Examples
+    --------
+    >>> print(make_measure("effectiveness", 0.02, (0.01, 0.03), 500))
+    effectiveness: 0.02 [0.01, 0.03] at 0.95 (measured, n=500, lower is better)
     """
     known_better, known_unit, _ = KNOWN_MEASURES.get(name, (better, "", _ANY))
     better = known_better if better is None else better

@@ -215,6 +215,16 @@ def effectiveness_from_values(
         Test performance of both models.
     n : int, default=0
         Number of test rows, if known.
+
+    Returns
+    -------
+    Measure
+        Lower is better.
+
+    Examples
+    --------
+    >>> print(effectiveness_from_values(0.91, 0.89, n=500))
+    effectiveness: 0.02 (measured, n=500, lower is better)
     """
     unlearned = require_finite("metric_unlearned", metric_unlearned)
     gap = abs(unlearned - require_finite("metric_naive", metric_naive))
@@ -244,6 +254,10 @@ def sape(a: float, b: float) -> float:
     ----------
     a, b : float
         Two finite numbers.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -281,6 +295,11 @@ def certifiability(
     rows. **A small value does not prove forgetting**: if a model that has never seen the rows
     predicts them well, then the original, the retrained and the unlearned model all have similar
     scores. The survey's remedy is backdoor data, which the retrained model cannot predict.
+
+    Examples
+    --------
+    >>> print(certifiability(0.9, 0.8, n=40))
+    certifiability: 5.882% (proxy, n=40, lower is better)
     """
     value = sape(metric_unlearned_on_forgotten, metric_naive_on_forgotten)
     return make_measure("certifiability", value, None, n, basis="proxy", note=_CAVEAT)
@@ -312,6 +331,14 @@ def certifiability_from_predictions(
         is no interval for a single forgotten row, or if both models have equal scores on every
         resample. It is rough with fewer than 30 rows, or if the predictions differ on fewer than
         10 rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> accuracy = lambda y, p: np.mean(y == p)
+    >>> y, unlearned, naive = [0, 1] * 50, [0, 1] * 35 + [1] * 30, [0, 1] * 50
+    >>> print(certifiability_from_predictions(accuracy, y, unlearned, naive))
+    certifiability: 8.108% [4.167, 12.36] at 0.95 (proxy, n=100, lower is better)
     """
     y = {"y_true": y_true, "y_unlearned": y_unlearned, "y_naive": y_naive}
     options: MeasureOptions = {"basis": "proxy", "note": _CAVEAT}
@@ -367,6 +394,15 @@ def gradient_residual_of(model: Any) -> Measure | None:
     Returns
     -------
     Measure or None
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier, NearestCentroid
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]
+    >>> gradient_residual_of(InfluenceClassifier(random_state=0).fit(X, y)).name
+    'gradient residual'
+    >>> gradient_residual_of(NearestCentroid().fit(X, y)) is None
+    True
     """
     exact_residual = getattr(model, "exact_residual", None)
     if exact_residual is None or getattr(model, "data_free", False):

@@ -325,6 +325,12 @@ class Strength(TextRepr):
         Largest exponent k of a work that grows like a logarithm, on a sequence of this length.
     rule : str
         The decision rule as a text.
+
+    Examples
+    --------
+    >>> result = strength([float(i**2) for i in range(1, 51)])
+    >>> Strength.from_dict(result.to_dict()) == result
+    True
     """
 
     kind: Kind

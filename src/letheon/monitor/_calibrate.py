@@ -65,6 +65,12 @@ class Calibration:
         one more retrain.
     requests : mapping, optional
         Further settings of `Requests`, such as ``{"candidates": 50, "cost": cost}``.
+
+    Examples
+    --------
+    >>> settings = Calibration(kinds=("uniform",), assume="requests come uniformly")
+    >>> settings.n_streams, settings.horizon
+    (40, 0.1)
     """
 
     kinds: tuple[str, ...] = _ALL_KINDS

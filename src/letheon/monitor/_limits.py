@@ -109,6 +109,14 @@ class Limit:
     stretch : float or None
         Mean number of requests between two retrains in the rehearsals, for the kind with the
         longest intervals. None without rehearsals.
+
+    Examples
+    --------
+    >>> limit = Limit(score="share", factor=2.0, floor=0.01, miss=0.1)
+    >>> limit.estimate({"share": 0.05})
+    0.1
+    >>> limit.raise_factor(0.2, {"share": 0.05}).factor
+    4.0
     """
 
     score: str

@@ -103,6 +103,23 @@ def choose_judge(model: Any, metric: Callable[[Any, Any], Any] | None) -> Judge:
     accuracy if it has no `predict_proba`. A regressor is judged by R² with the variance of the test
     set. Probabilities are preferred because they change continuously, while the accuracy of a few
     forgotten rows changes in large steps.
+
+    Parameters
+    ----------
+    model : fitted model
+        The model to judge.
+    metric : callable or None
+        ``metric(y_true, y_pred)``.
+
+    Returns
+    -------
+    Judge
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression, Ridge
+    >>> [choose_judge(model, None).name for model in (LogisticRegression(), Ridge())]
+    ['mean probability of the true label', 'R²']
     """
     if metric is not None:
         return Judge(getattr(metric, "__name__", "metric"), metric, uses_probability=False)
@@ -114,7 +131,22 @@ def choose_judge(model: Any, metric: Callable[[Any, Any], Any] | None) -> Judge:
 
 
 def spread_of(y: NDArray[Any]) -> float:
-    """Return the variance of numeric targets; 1 if they are constant or not numeric."""
+    """Return the variance of numeric targets; 1 if they are constant or not numeric.
+
+    Parameters
+    ----------
+    y : ndarray
+        Targets or labels.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> spread_of(np.array([1.0, 3.0])), spread_of(np.array(["a", "b"]))
+    (1.0, 1.0)
+    """
     if y.dtype.kind not in "fiu":
         return 1.0
     variance = float(np.var(y))
@@ -317,6 +349,29 @@ def check_same_ids(model: Any, rows: Rows, *, were_named: bool) -> None:
 
     If they differed, a forgotten person could stay in these rows and be trained on again.
     `were_named` says whether the caller passed ids.
+
+    Parameters
+    ----------
+    model : fitted model
+        The model that a monitor watches.
+    rows : Rows
+        The rows to retrain with.
+    were_named : bool
+        Whether the caller passed ids for them.
+
+    Raises
+    ------
+    ValueError
+        The ids differ, or the model has ids and none were passed.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.data import Rows, hold_table, row_ids
+    >>> X, y = np.array([[0.0], [1.0]]), np.array([0, 1])
+    >>> model = NearestCentroid().fit(X, y, ids=["anna", "ben"])
+    >>> rows = Rows(hold_table(X), y, row_ids(["anna", "ben"], 2))
+    >>> check_same_ids(model, rows, were_named=True)
     """
     model_ids = get_ids(model)
     if model_ids is None:

@@ -11,6 +11,7 @@ from letheon.evaluation.report import Table
 from letheon.measures import Measure, from_plain, make_measure
 from letheon.monitor._calibrate import Calibration
 from letheon.monitor._limits import Limit
+from letheon.terminal import html_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +43,11 @@ class MonitorTolerances:
         Largest norm of the gradient per row on the remaining rows, for linear models with
         `exact_residual`. It is measured, not estimated, and takes one pass over the rows per
         request.
+
+    Examples
+    --------
+    >>> MonitorTolerances(effectiveness=0.05, certifiability=None).get_watched()
+    {'effectiveness': 0.05}
     """
 
     effectiveness: float | None = 0.02
@@ -103,6 +109,14 @@ class Reading:
     truth : dict of str to float
         Effectiveness (and certifiability, if forgotten rows were kept) measured with the retrained
         model; empty without a retrain.
+
+    Examples
+    --------
+    >>> from letheon import Monitor, NearestCentroid
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]
+    >>> reading = Monitor(NearestCentroid().fit(X, y), X, y).forget([0])
+    >>> reading.decision, reading.rows_left
+    ('keep', 3)
     """
 
     request: int
@@ -217,6 +231,10 @@ class History(tuple[Reading, ...]):
         ]
         return Table(str(self), columns, rows).to_rich()
 
+    def _repr_html_(self) -> str:
+        """Return the table as HTML for notebooks."""
+        return html_of(self.__rich__())
+
     def __str__(self) -> str:
         """Return the numbers of requests and retrains in one line."""
         return f"{len(self)} requests, {len(self.retrains)} of them followed by a retrain"
@@ -311,7 +329,22 @@ def explain_no_saving(
 
 
 def assumptions(calibration: Calibration | None) -> tuple[str, ...]:
-    """Return as texts what a decision assumes about future requests; may be empty."""
+    """Return as texts what a decision assumes about future requests; may be empty.
+
+    Parameters
+    ----------
+    calibration : Calibration or None
+        Settings of the rehearsals; None if there were none.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> assumptions(None)
+    ("no rehearsals: the survey's proxy misses most breaches",)
+    """
     if calibration is None:
         return ("no rehearsals: the survey's proxy misses most breaches",)
     return (f"assumed: {calibration.assume}",) if calibration.assume else ()

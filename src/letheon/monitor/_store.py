@@ -183,7 +183,24 @@ def destroy_model_files(model: Any) -> list[str]:
 
 
 def make_record(monitor: Any) -> dict[str, Any]:
-    """Return settings, limits and history of a monitor as plain values, ready for JSON."""
+    """Return settings, limits and history of a monitor as plain values, ready for JSON.
+
+    Parameters
+    ----------
+    monitor : Monitor
+        The monitor to save.
+
+    Returns
+    -------
+    dict
+
+    Examples
+    --------
+    >>> from letheon import Monitor, NearestCentroid
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]
+    >>> make_record(Monitor(NearestCentroid().fit(X, y), X, y))["tolerances"]["effectiveness"]
+    0.02
+    """
     return {
         "tolerances": asdict(monitor.tolerances),
         "on_breach": monitor.on_breach,
@@ -208,7 +225,28 @@ def restore(
     record: dict[str, Any],
     metric: Callable[[Any, Any], Any] | None,
 ) -> None:
-    """Set all attributes of an empty monitor from a saved record, without rehearsals."""
+    """Set all attributes of an empty monitor from a saved record, without rehearsals.
+
+    Parameters
+    ----------
+    monitor : Monitor
+        The monitor whose attributes are set.
+    place : Folder or None
+        Where the monitor is saved.
+    model : fitted model
+        The saved model.
+    rows : dict of str to Rows or None
+        Rows with the keys "test", "training" and "forgotten".
+    record : dict
+        Result of `make_record`.
+    metric : callable or None
+        The metric that the monitor was created with.
+
+    Raises
+    ------
+    ValueError
+        The monitor was saved with another metric.
+    """
     judge, saved = choose_judge(model, metric), record["metric"]
     name = None if judge.metric is None else judge.name
     if saved != name:
@@ -240,6 +278,21 @@ def read_calibration(saved: dict[str, Any] | None) -> Calibration | None:
     """Return the saved calibration, or None.
 
     If it was saved by a version that required no assumption, the missing assumption is added.
+
+    Parameters
+    ----------
+    saved : dict or None
+        Result of `Calibration.to_dict`; None without rehearsals.
+
+    Returns
+    -------
+    Calibration or None
+
+    Examples
+    --------
+    >>> settings = Calibration(kinds=("uniform",), assume="requests come uniformly")
+    >>> read_calibration(settings.to_dict()) == settings
+    True
     """
     if saved is None:
         return None

@@ -12,7 +12,11 @@ from contextlib import contextmanager
 
 from threadpoolctl import LibController, ThreadpoolController
 
-__all__ = ["one_thread"]
+__all__ = ["ROWS_TOGETHER", "one_thread"]
+
+# Rows that are multiplied together; a multiple of the widths of common matrix kernels, so that all
+# rows pass through the same instructions.
+ROWS_TOGETHER = 336
 
 
 class _Thread(threading.local):

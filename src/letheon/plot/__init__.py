@@ -5,7 +5,12 @@ They need matplotlib (``pip install letheon[plot]``), which is imported on first
 
 from letheon.plot._comparison import EvaluationDisplay, ParetoDisplay, pareto_front
 from letheon.plot._evidence import AttackDisplay, MonitorDisplay
-from letheon.plot._models import AccuracyShardsDisplay, ForestTreeDisplay, PlanDisplay
+from letheon.plot._models import (
+    AccuracyShardsDisplay,
+    ForestTreeDisplay,
+    PlanDisplay,
+    SkeletonDisplay,
+)
 
 __all__ = [
     "AccuracyShardsDisplay",
@@ -15,5 +20,6 @@ __all__ = [
     "MonitorDisplay",
     "ParetoDisplay",
     "PlanDisplay",
+    "SkeletonDisplay",
     "pareto_front",
 ]

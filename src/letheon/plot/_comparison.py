@@ -66,8 +66,12 @@ class EvaluationDisplay(PanelsDisplay):
 
     Examples
     --------
-    >>> rows = {"SISA": {"same algorithm": {"efficiency": speed_up}}}  # doctest: +SKIP
-    >>> display = EvaluationDisplay(rows).plot()  # doctest: +SKIP
+    >>> from matplotlib.figure import Figure
+    >>> from letheon.measures import make_measure
+    >>> speed_up = make_measure("efficiency", 8, (7, 9), 10)
+    >>> display = EvaluationDisplay({"SISA": {"same algorithm": {"efficiency": speed_up}}})
+    >>> list(display.plot([Figure().subplots()]).bars_)
+    [('efficiency', 'same algorithm')]
     """
 
     bars_: "dict[tuple[str, str], ErrorbarContainer]"
@@ -233,6 +237,10 @@ def pareto_front(
     names : tuple of str
         The measures to compare.
 
+    Returns
+    -------
+    tuple of str
+
     Examples
     --------
     >>> from letheon.measures import efficiency, effectiveness_from_values
@@ -292,8 +300,13 @@ class ParetoDisplay(SingleDisplay):
 
     Examples
     --------
-    >>> display = ParetoDisplay(points, tolerances={"effectiveness": 0.02})  # doctest: +SKIP
-    >>> display.plot()  # doctest: +SKIP
+    >>> from matplotlib.figure import Figure
+    >>> from letheon.measures import efficiency, effectiveness_from_values
+    >>> points = {"SISA": {"efficiency": efficiency(9, 3),
+    ...                    "effectiveness": effectiveness_from_values(0.89, 0.9)}}
+    >>> display = ParetoDisplay(points, tolerances={"effectiveness": 0.02})
+    >>> display.plot(Figure().subplots()).front_
+    ('SISA',)
     """
 
     bars_: "dict[str, ErrorbarContainer]"

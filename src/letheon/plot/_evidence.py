@@ -70,7 +70,10 @@ class AttackDisplay(PanelsDisplay):
 
     Examples
     --------
-    >>> display = AttackDisplay({"rmia": ([0, 0.1, 1], [0, 0.3, 1])}).plot()  # doctest: +SKIP
+    >>> from matplotlib.figure import Figure
+    >>> display = AttackDisplay({"rmia": ([0, 0.1, 1], [0, 0.3, 1])})
+    >>> list(display.plot(Figure().subplots(1, 2)).lines_)
+    ['rmia']
     """
 
     lines_: "dict[str, Line2D]"

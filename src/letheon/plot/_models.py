@@ -1,4 +1,4 @@
-"""Plots about models: benefit and cost of sharding, and one tree of a forest."""
+"""Plots about models: cost of sharding, size of a skeleton, and one tree of a forest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from letheon.boosting import SkeletonSearch
 from letheon.forest import DaREForestClassifier, DaREForestRegressor, ForestTree
 from letheon.measures import Measure
 from letheon.plot._axes import (
@@ -15,6 +16,7 @@ from letheon.plot._axes import (
     SingleDisplay,
     interval_arms,
     line_style,
+    place_labels,
     plain_ticks,
     require_known,
 )
@@ -56,7 +58,10 @@ class AccuracyShardsDisplay(SingleDisplay):
 
     Examples
     --------
-    >>> display = AccuracyShardsDisplay({"adult": {1: one, 5: five}}).plot()  # doctest: +SKIP
+    >>> from matplotlib.figure import Figure
+    >>> from letheon.measures import over_seeds
+    >>> one = over_seeds("accuracy", [0.9, 0.92], better="higher")
+    >>> display = AccuracyShardsDisplay({"adult": {1: one}}).plot(Figure().subplots())
     """
 
     bars_: "list[ErrorbarContainer]"
@@ -119,6 +124,81 @@ class AccuracyShardsDisplay(SingleDisplay):
         return f"{self.metric}{unit}, {100 * with_interval.pop():g} % CI"
 
 
+class SkeletonDisplay(SingleDisplay):
+    """Score of a boosted model against the cost of forgetting one person, by skeleton size.
+
+    Points are labelled with `skeleton_people`. Bars show the standard deviation over the folds. The
+    chosen size has a filled marker, and the dashed line is the lowest accepted score.
+
+    Parameters
+    ----------
+    search : SkeletonSearch
+        Result of `letheon.boosting.suggest_skeleton`.
+
+    Attributes
+    ----------
+    search
+        As given.
+    ax_ : Axes
+        The axes, after `plot`.
+    bars_ : ErrorbarContainer
+        The points with bars.
+    labels_ : list of Annotation
+        The sizes, written at the points.
+    figure_ : Figure
+        The figure.
+
+    See Also
+    --------
+    letheon.boosting.suggest_skeleton : The search.
+
+    Examples
+    --------
+    >>> display = SkeletonDisplay(search).plot()  # doctest: +SKIP
+    """
+
+    bars_: "ErrorbarContainer"
+    labels_: "list[Annotation]"
+
+    def __init__(self, search: SkeletonSearch) -> None:
+        self.search = search
+
+    def plot(self, ax: "Axes | None" = None) -> Self:
+        """Draw the plot.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Axes to draw on; by default a new figure.
+
+        Returns
+        -------
+        SkeletonDisplay
+            This object, with `ax_`, `bars_`, `labels_` and `figure_`.
+        """
+        ax, sizes = self._take_axes(ax, 6.4, 4.4), self.search.sizes
+        points = [(100 * size.cost, size.score) for size in sizes]
+        x, y = zip(*points, strict=True)
+        look: dict[str, Any] = {"color": COLOURS[0], "marker": "o", "markerfacecolor": "white"}
+        errors = [size.std for size in sizes]
+        self.bars_ = ax.errorbar(x, y, yerr=errors, **look, linestyle="", capsize=3)
+        chosen = [size.skeleton_people == self.search.skeleton_people for size in sizes]
+        place = points[chosen.index(True)]
+        ax.plot(*place, color=COLOURS[0], marker="o", linestyle="", label="chosen", zorder=3)
+        goal = max(y) - self.search.tolerance
+        label = f"best score - {self.search.tolerance:g}"
+        ax.axhline(goal, color="0.4", linestyle="--", linewidth=1, label=label)
+        title = "Score and cost by skeleton size"
+        ax.set(title=title, xlabel="mean cost of one person [% of a fit]", ylabel="score")
+        ax.set_xlim(left=0)
+        ax.margins(0.12)
+        ax.grid(alpha=0.3)
+        ax.legend(frameon=False, loc="lower right")
+        texts = [f"{size.skeleton_people:,}" for size in sizes]
+        self.labels_, _ = place_labels(ax, texts, points, np.empty((0, 4)))
+        return self
+
+
 _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
 
@@ -162,8 +242,8 @@ class PlanDisplay(PanelsDisplay):
 
     Examples
     --------
-    >>> display = PlanDisplay.from_grid(100_000)  # doctest: +SKIP
-    >>> display.figure_.savefig("plan.png")  # doctest: +SKIP
+    >>> from matplotlib.figure import Figure
+    >>> display = PlanDisplay.from_grid(100_000, ax=Figure().subplots(2))
     """
 
     lines_: "list[Line2D]"
@@ -353,7 +433,9 @@ class ForestTreeDisplay(SingleDisplay):
 
     Examples
     --------
-    >>> display = ForestTreeDisplay.from_estimator(model, tree=0)  # doctest: +SKIP
+    >>> from matplotlib.figure import Figure
+    >>> model = DaREForestClassifier(n_estimators=1).fit([[0.0], [1.0]], [0, 1])
+    >>> display = ForestTreeDisplay.from_estimator(model, ax=Figure().subplots())
     """
 
     boxes_: "dict[int, Annotation]"

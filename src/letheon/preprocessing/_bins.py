@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import OneToOneFeatureMixin
-from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from letheon.data import Ids
 from letheon.delta import Delta, RowSource, StableTransformer, StepPlan, Table
 from letheon.guarantee import MethodFacts
 from letheon.preprocessing._facts import make_facts
@@ -16,7 +16,7 @@ from letheon.preprocessing._quantiles import change_sorted, find_sampled
 from letheon.preprocessing._scale import read_numbers, to_numbers
 from letheon.seeds import Purpose
 from letheon.sums import sample_border
-from letheon.validation import Rules, Whole, validate_parameters
+from letheon.validation import Rules, Whole
 
 Floats = NDArray[np.float64]
 
@@ -99,14 +99,12 @@ class QuantileBinner(OneToOneFeatureMixin, StableTransformer):
     sums_: BinSample
     published_: BinEdges
     facts: ClassVar[MethodFacts] = make_facts("binning of columns")
+    _input_tags = ("allow_nan",)
     _parameter_rules: ClassVar[Rules] = {"n_bins": Whole(2)}
 
     def __init__(self, *, n_bins: int = 255, random_state: Any = None) -> None:
         self.n_bins = n_bins
         self.random_state = random_state
-
-    def _check_parameters(self) -> None:
-        validate_parameters(self)
 
     def _convert_table(self, X: Any, *, copy: bool) -> Table:
         table = to_numbers(X, copy=copy)
@@ -149,13 +147,15 @@ class QuantileBinner(OneToOneFeatureMixin, StableTransformer):
         }
         if not changed and delta.layout is None:
             new = old
-
-        def apply() -> None:
-            self.sums_ = fresh
-
         columns = tuple(sorted(changed | set(delta.columns)))
         work = 1.0 if samples is None else len(changed) / max(1, len(new.edges))
-        return StepPlan(published=new, apply=apply, columns=columns, layout=delta.layout, work=work)
+        return StepPlan(
+            published=new,
+            apply=self._replace_sums(fresh),
+            columns=columns,
+            layout=delta.layout,
+            work=work,
+        )
 
     def _update_samples(self, delta: Delta) -> list[Floats] | None:
         """Return the samples after a change: the same object if they stay; None to count again."""
@@ -164,7 +164,7 @@ class QuantileBinner(OneToOneFeatureMixin, StableTransformer):
             return None
         samples = self.sums_.samples
         for sign, block in delta.iter_signed():
-            sampled = find_sampled(block.ids, self.seed_, Purpose.BIN_SAMPLE, border)
+            sampled = self._find_sampled(block.ids)
             if not sampled.any():
                 continue
             X = read_numbers(block.X)[sampled]
@@ -173,6 +173,9 @@ class QuantileBinner(OneToOneFeatureMixin, StableTransformer):
                 for values, own in zip(samples, X.T, strict=True)
             ]
         return samples
+
+    def _find_sampled(self, ids: Ids) -> NDArray[np.bool_]:
+        return find_sampled(ids, self.seed_, Purpose.BIN_SAMPLE, self.sums_.border)
 
     def _count_outputs(self, published: BinEdges) -> int:
         return len(published.edges)
@@ -195,9 +198,3 @@ class QuantileBinner(OneToOneFeatureMixin, StableTransformer):
     def n_bins_(self) -> NDArray[np.int64]:
         """Number of bins of each column."""
         return np.array([len(edges) + 1 for edges in self.bin_edges_], np.int64)
-
-    def __sklearn_tags__(self) -> Tags:
-        """Return scikit-learn's tags."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags

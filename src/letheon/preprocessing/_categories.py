@@ -23,6 +23,8 @@ Counts = dict[Key, int]
 
 # Up to this many rows, a loop over the values is faster than array operations on each column.
 FEW_ROWS = 16
+# The input tags of transformers of categories.
+CATEGORY_TAGS = ("categorical", "string", "allow_nan")
 
 
 def to_categories_table(X: Any, *, copy: bool) -> Table:
@@ -54,6 +56,18 @@ def _name_kind(kind: str) -> str:
     if lower.startswith("bool"):
         return "boolean"
     return "integer" if lower.startswith(("int", "uint")) else "number"
+
+
+def find_missing(X: Table) -> NDArray[np.bool_]:
+    """Return which values are missing."""
+    if not isinstance(X, Frame):
+        is_nan: NDArray[np.bool_] = np.isnan(X)
+        return is_nan
+    is_missing = np.empty(X.shape, bool)
+    is_number = np.array(X.schema.is_number)
+    is_missing[:, is_number] = np.isnan(X.numbers)
+    is_missing[:, ~is_number] = X.codes < 0
+    return is_missing
 
 
 def list_rows(X: Table) -> Iterator[list[Key]]:
@@ -181,11 +195,6 @@ class CategoryCounts:
         """Return the number of rows after a change, and the counts that change."""
         blocks = list(delta.iter_signed())
         n_rows = self.n_rows + sum(sign * block.n_rows for sign, block in blocks)
-        if n_rows == self.n_rows - 1 and len(blocks) == 1 and not skipped:  # the usual request
-            row = next(list_rows(blocks[0][1].X))
-            numbers = [known[key] for known, key in zip(self.counts, row, strict=True)]
-            places = enumerate(zip(row, numbers, strict=True))
-            return n_rows, [(column, key, old, old - 1) for column, (key, old) in places]
         differences: dict[tuple[int, Key], int] = {}
         for sign, block in blocks:
             for place, count in _count_block(block.X):
@@ -196,6 +205,17 @@ class CategoryCounts:
                 old = self.counts[column].get(key, 0)
                 changes.append((column, key, old, old + difference))
         return n_rows, changes
+
+    def count_row(self, X: Table) -> tuple[list[Key], list[int]]:
+        """Return the keys of a single row, and their counts."""
+        row = next(list_rows(X))
+        return row, [known[key] for known, key in zip(self.counts, row, strict=True)]
+
+    def subtract_row(self, row: list[Key], numbers: list[int]) -> None:
+        """Subtract one row with these counts of its keys; they are at least 2."""
+        self.n_rows -= 1
+        for known, key, number in zip(self.counts, row, numbers, strict=True):
+            known[key] = number - 1
 
     def apply(self, n_rows: int, changes: list[Change], recounted: dict[int, Counts]) -> None:
         """Write the counts after a change."""
@@ -290,7 +310,8 @@ class CategoryLists:
         """Outputs of each column before one is dropped; `INFREQUENT` is the last one."""
         groups = []
         for keys, rare in zip(self.categories, self.infrequent, strict=True):
-            own = [key for place, key in enumerate(keys) if place not in set(rare)]
+            few = set(rare)
+            own = [key for place, key in enumerate(keys) if place not in few]
             groups.append((*own, INFREQUENT) if rare else tuple(own))
         return tuple(groups)
 

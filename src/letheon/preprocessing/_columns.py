@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sklearn.compose import ColumnTransformer
 from sklearn.utils.validation import check_is_fitted
 
+from letheon.base import ForgetMixin
+from letheon.chain import name_outputs, sum_counts
 from letheon.data import Frame, FrameSchema, numbers_of, to_native
 from letheon.delta import (
     Block,
@@ -30,12 +34,14 @@ from letheon.steps import (
     clone_unfitted,
     clone_with_seeds,
     count_columns,
-    name_outputs,
     passes_deltas,
-    sum_counts,
+    passes_through,
 )
+from letheon.validation import Boolean, Interval, Rules
 
 _REMAINDER = "remainder"
+# More columns than any hashing vectoriser returns by default.
+_MOST_COLUMNS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,29 @@ class ColumnPart:
     columns: Columns
     is_text: bool
     width: int
+
+    def _to_state(self) -> dict[str, Any]:
+        return vars(self)
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        part = cls(**state)
+        counts = (*part.columns, part.width)
+        is_valid = type(part.columns) is tuple and all(type(count) is int for count in counts)
+        if not is_valid or min(counts) < 0 or max(counts) > _MOST_COLUMNS:
+            raise ValueError("not a valid column transformer: wrong numbers of columns")
+        if _count_width(part.step, len(part.columns)) not in (None, part.width):
+            raise ValueError("not a valid column transformer: a part has another width")
+        return part
+
+
+def _count_width(step: Any, n_columns: int) -> int | None:
+    """Return the number of columns that a fitted step returns, or None if it does not say."""
+    if passes_through(step):
+        return n_columns
+    if hasattr(step, "_inner_steps"):
+        *_, step = step._inner_steps()
+    return step._count_outputs(step.published_) if isinstance(step, StableTransformer) else None
 
 
 class _PublishedPart(NamedTuple):
@@ -128,6 +157,10 @@ class ForgetColumnTransformer(NamedStepsMixin, StableTransformer):
         replay="bitwise",
     )
     _steps_name: ClassVar[str] = "transformers"
+    _parameter_rules: ClassVar[Rules] = {
+        "sparse_threshold": Interval(0, 1),
+        "verbose_feature_names_out": Boolean(),
+    }
     # Only the transformers have seeds.
     random_state = 0
 
@@ -145,6 +178,11 @@ class ForgetColumnTransformer(NamedStepsMixin, StableTransformer):
         self.remainder = remainder
         self.sparse_threshold = sparse_threshold
         self.verbose_feature_names_out = verbose_feature_names_out
+
+    def _sk_visual_block_(self) -> Any:
+        """Return the diagram of the transformers that notebooks show."""
+        parts = ColumnTransformer(list(self.transformers), remainder=self.remainder)
+        return parts._sk_visual_block_()
 
     @property
     def transformers_(self) -> list[tuple[str, Any, list[int]]]:
@@ -186,7 +224,10 @@ class ForgetColumnTransformer(NamedStepsMixin, StableTransformer):
         return True
 
     def _check_parameters(self) -> None:
-        if not all(isinstance(part, list | tuple) and len(part) == 3 for part in self.transformers):
+        super()._check_parameters()
+        parts = self.transformers
+        is_list = isinstance(parts, list | tuple)
+        if not is_list or not all(isinstance(p, list | tuple) and len(p) == 3 for p in parts):
             raise ValueError(
                 f"transformers must be a list of (name, transformer, columns); got "
                 f"{self.transformers!r}"
@@ -281,38 +322,58 @@ class ForgetColumnTransformer(NamedStepsMixin, StableTransformer):
     def _combine(self, tables: Any) -> Table:
         return join_columns(list(tables), allow_sparse=self.sparse_threshold > 0)
 
+    def _prepare_leaving(self, row: Block) -> StepPlan | None:
+        plans = []
+        for part in self.parts_:
+            view = _selector(part.columns, part.is_text)
+            plan = as_delta_step(part.step)._prepare_leaving(row.through(view))
+            if plan is None:
+                return None
+            plans.append(plan)
+        return StepPlan(
+            published=self.published_, apply=partial(self._apply_parts, plans, self.parts_)
+        )
+
     def _prepare_delta(self, delta: Delta) -> StepPlan:
         if delta.layout is not None:
             return self._rebuild_parts(delta)
-        plans, views, columns, layouts, rows = [], [], [], [], []
-        begin_old = begin_new = 0
+        plans, views, columns, rows = [], [], [], []
+        begin = 0
         for part in self.parts_:
             inner = as_delta_step(part.step)
             plan = prepare_step(inner, _select_delta(delta, part.columns, part.is_text))
             width = part.width if plan.layout is None else len(plan.layout)
-            columns += [begin_new + j for j in plan.columns]
-            layout = np.arange(width) if plan.layout is None else plan.layout
-            layouts.append(np.where(layout < 0, -1, layout + begin_old))
+            columns += [begin + j for j in plan.columns]
             rows += [] if plan.rows is None else [plan.rows]
             new = part if width == part.width else replace(part, width=width)
             views.append(_PublishedPart(new, plan.published))
             plans.append(plan)
-            begin_old, begin_new = begin_old + part.width, begin_new + width
-        has_moved = any(plan.layout is not None for plan in plans)
+            begin += width
         return StepPlan(
             published=tuple(views),
-            apply=lambda: self._apply_parts(plans, views),
+            apply=partial(self._apply_parts, plans, tuple(view.part for view in views)),
             columns=tuple(columns),
-            layout=np.concatenate(layouts).astype(np.int64) if has_moved else None,
+            layout=self._join_layouts(plans),
             rows=np.unique(np.concatenate(rows)) if rows else None,
             work=max(plan.work for plan in plans),
             rebuilt=sum_counts([plan.rebuilt for plan in plans]),
         )
 
-    def _apply_parts(self, plans: list[StepPlan], views: list[_PublishedPart]) -> None:
+    def _join_layouts(self, plans: list[StepPlan]) -> NDArray[np.int64] | None:
+        """Return the layout of the whole output; None if no transformer moves its columns."""
+        if all(plan.layout is None for plan in plans):
+            return None
+        layouts, begin = [], 0
+        for part, plan in zip(self.parts_, plans, strict=True):
+            layout = np.arange(part.width) if plan.layout is None else plan.layout
+            layouts.append(np.where(layout < 0, -1, layout + begin))
+            begin += part.width
+        return np.concatenate(layouts).astype(np.int64)
+
+    def _apply_parts(self, plans: list[StepPlan], parts: tuple[ColumnPart, ...]) -> None:
         for part, plan in zip(self.parts_, plans, strict=True):
             as_delta_step(part.step)._apply_plan(plan)
-        self.parts_ = tuple(view.part for view in views)
+        self.parts_ = parts
 
     def _rebuild_parts(self, delta: Delta) -> StepPlan:
         """Return a plan that fits all transformers again: the columns of the input changed."""
@@ -336,6 +397,12 @@ class ForgetColumnTransformer(NamedStepsMixin, StableTransformer):
 
     def _apply_plan(self, plan: StepPlan) -> None:
         plan.apply()
+
+    def _require_same_parameters(self) -> None:
+        super()._require_same_parameters()
+        for part in self.parts_:
+            if isinstance(part.step, ForgetMixin):
+                part.step._require_same_parameters()
 
     def _clone_unfitted(self) -> Any:
         fitted = {part.name: part.step for part in self.parts_}
@@ -407,21 +474,25 @@ def _selector(columns: Columns, is_text: bool) -> Any:
 
 def _select_delta(delta: Delta, columns: Columns, is_text: bool) -> Delta:
     """Return a change as the columns of one transformer see it."""
+    view = _selector(columns, is_text)
 
     def select(block: Block | None) -> Any:
-        return None if block is None else block.through(_selector(columns, is_text))
+        return None if block is None else block.through(view)
 
     replaced = delta.replaced
     if replaced is not None:
         replaced = ReplacedRows(replaced.ranks, select(replaced.old), select(replaced.new))
     changed = set(delta.columns)
+    before = delta.before.through(view)
     return Delta(
         removed=select(delta.removed),
         added=select(delta.added),
         replaced=replaced,
-        columns=tuple(place for place, column in enumerate(columns) if column in changed),
-        before=delta.before.through(_selector(columns, is_text)),
-        source=delta.source.through(_selector(columns, is_text)),
+        columns=tuple(place for place, column in enumerate(columns) if column in changed)
+        if changed
+        else (),
+        before=before,
+        source=before if delta.source is delta.before else delta.source.through(view),
     )
 
 
@@ -450,10 +521,19 @@ def _as_frame(table: Table, place: int) -> Frame:
 def _join_frames(frames: list[Frame]) -> Frame:
     schemas = [frame.schema for frame in frames]
     backend = next(schema.backend for schema in schemas if not all(schema.is_number))
+    names = [name for schema in schemas for name in schema.names]
+    if len(set(names)) < len(names):  # a frame needs distinct names
+        names = [f"x{j}" for j in range(len(names))]
+    # Other libraries than pandas write "Float64" for the numbers that a transformer returns.
+    is_pandas = backend in ("pandas", "array")
     schema = FrameSchema(
         backend,
-        tuple(name for schema in schemas for name in schema.names),
-        tuple(kind for schema in schemas for kind in schema.kinds),
+        tuple(names),
+        tuple(
+            kind if is_pandas or schema.backend != "array" else kind.capitalize()
+            for schema in schemas
+            for kind in schema.kinds
+        ),
         tuple(is_number for schema in schemas for is_number in schema.is_number),
     )
     return Frame(

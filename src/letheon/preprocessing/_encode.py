@@ -1,18 +1,19 @@
 """Encoders of categories that forget: the lists of categories follow from exact counts."""
 
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import OneToOneFeatureMixin
-from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from letheon.delta import Delta, RowSource, StableTransformer, StepPlan, Table
+from letheon.delta import Block, Delta, RowSource, StableTransformer, StepPlan, Table
 from letheon.guarantee import MethodFacts
 from letheon.preprocessing._categories import (
+    CATEGORY_TAGS,
     FEW_ROWS,
     INFREQUENT,
     CategoryCounts,
@@ -36,7 +37,6 @@ from letheon.validation import (
     Rules,
     Whole,
     is_number,
-    validate_parameters,
 )
 
 Ints = NDArray[np.int64]
@@ -78,9 +78,10 @@ class _CategoryEncoder(OneToOneFeatureMixin, StableTransformer):
     random_state = 0
 
     facts: ClassVar[MethodFacts] = make_facts("encoding of categories")
+    _input_tags = CATEGORY_TAGS
 
     def _check_parameters(self) -> None:
-        validate_parameters(self)
+        super()._check_parameters()
         if not isinstance(self.categories, list | tuple) and self.categories != "auto":
             raise ValueError(
                 f"categories={self.categories!r}; expected 'auto' or one list for each column"
@@ -123,6 +124,17 @@ class _CategoryEncoder(OneToOneFeatureMixin, StableTransformer):
             if self.handle_unknown == "error":
                 _require_known_keys(known.keys() - set(keys), column, "fit")
         return lists
+
+    def _prepare_leaving(self, row: Block) -> StepPlan | None:
+        sums, (low, limit) = self.sums_, self._frequency_limits()
+        border = count_border(sums.n_rows, low)
+        if limit is not None or border != count_border(sums.n_rows - 1, low):
+            return None
+        keys, numbers = sums.count_row(row.X)
+        if 1 in numbers or border in numbers:  # a category vanishes, or becomes infrequent
+            return None
+        apply = partial(sums.subtract_row, keys, numbers)
+        return StepPlan(published=self.published_, apply=apply)
 
     def _prepare_delta(self, delta: Delta) -> StepPlan:
         if delta.layout is not None:
@@ -183,14 +195,6 @@ class _CategoryEncoder(OneToOneFeatureMixin, StableTransformer):
         published = self.published_
         pairs = zip(published.categories, published.kinds, strict=True)
         return [category_array(keys, kind) for keys, kind in pairs]
-
-    def __sklearn_tags__(self) -> Tags:
-        """Return scikit-learn's tags."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.categorical = True
-        tags.input_tags.string = True
-        tags.input_tags.allow_nan = True
-        return tags
 
 
 def _to_key(value: Any) -> Key:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from letheon.data import Frame, FrameSchema
-from letheon.delta import Delta, RowSource, StableTransformer, StepPlan, Table
+from letheon.delta import Block, Delta, RowSource, StableTransformer, StepPlan, Table
 from letheon.guarantee import MethodFacts
 from letheon.preprocessing._categories import (
     CategoryCounts,
@@ -21,6 +22,7 @@ from letheon.preprocessing._categories import (
     Key,
     category_array,
     column_kinds,
+    find_missing,
     sort_keys,
     to_categories_table,
 )
@@ -28,11 +30,12 @@ from letheon.preprocessing._facts import make_facts
 from letheon.preprocessing._quantiles import QuantileRule, QuantileSums
 from letheon.preprocessing._scale import count_sums, read_numbers, to_numbers, update_sums
 from letheon.sums import ColumnSums, round_location_scale
-from letheon.validation import Boolean, OneOf, Rules, is_number, validate_parameters
+from letheon.validation import Boolean, OneOf, Rules, is_number
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Values = tuple[Key, ...]
+Apply = Callable[[], None]
 
 # Means and medians are rounded to a power of two near 2**-3 of the deviation or the IQR.
 _STEP_BITS = 3
@@ -54,7 +57,7 @@ class StatisticsChange(NamedTuple):
     """Statistics after a change, and what writes the sums."""
 
     statistics: Statistics
-    apply: Callable[[], None]
+    apply: Apply
 
 
 @dataclass(eq=False)
@@ -76,11 +79,19 @@ class MeanSums:
     def prepare(self, delta: Delta, seed: int) -> StatisticsChange:
         """Return the rounded means after a change."""
         sums, n_rows = update_sums(self.sums, delta), delta.source.n_rows
-
-        def apply() -> None:
-            self.sums, self.n_rows = sums, n_rows
-
+        apply = partial(self._replace, sums, n_rows)
         return StatisticsChange(_publish_means(sums, n_rows, seed), apply)
+
+    def prepare_leaving(self, X: Table, old: Values, seed: int) -> Apply | None:
+        """Return what subtracts a row, or None if a value differs from the `old` ones."""
+        sums, n_rows = self.sums.copy(), self.n_rows - 1
+        sums.subtract(read_numbers(X))
+        if _publish_means(sums, n_rows, seed).values != old:
+            return None
+        return partial(self._replace, sums, n_rows)
+
+    def _replace(self, sums: ColumnSums, n_rows: int) -> None:
+        self.sums, self.n_rows = sums, n_rows
 
 
 def _publish_means(sums: ColumnSums, n_rows: int, seed: int) -> Statistics:
@@ -193,6 +204,17 @@ class ModeSums:
 
         return StatisticsChange(Statistics(tuple(values), n_missing, n_rows), apply)
 
+    def prepare_leaving(self, X: Table, old: Values, seed: int) -> Apply | None:  # noqa: ARG002
+        """Return what subtracts a row, or None if a value may differ from the `old` ones."""
+        _, others = self._fill_cache()
+        row, numbers = self.counts.count_row(X)
+        if 1 in numbers:
+            return None
+        places = zip(row, old, numbers, others, strict=True)
+        if any(key == mode and number - 1 <= other for key, mode, number, other in places):
+            return None
+        return partial(self.counts.subtract_row, row, numbers)
+
     def __copy__(self) -> Self:
         return type(self)(copy(self.counts))
 
@@ -233,7 +255,7 @@ class MissingCounts:
     @classmethod
     def from_source(cls, source: RowSource, seed: int) -> Self:  # noqa: ARG003
         """Count all rows."""
-        parts = [_find_missing(block.X).sum(axis=0) for block in source.blocks()]
+        parts = [find_missing(block.X).sum(axis=0) for block in source.blocks()]
         return cls(source.n_rows, np.sum(parts, axis=0, dtype=np.int64))
 
     def publish(self, seed: int) -> Statistics:  # noqa: ARG002
@@ -247,24 +269,12 @@ class MissingCounts:
             return None
         after = MissingCounts(delta.source.n_rows, self.n_missing.copy())
         for sign, block in delta.iter_signed():
-            after.n_missing += sign * _find_missing(block.X).sum(axis=0)
+            after.n_missing += sign * find_missing(block.X).sum(axis=0)
 
         def apply() -> None:
             self.n_rows, self.n_missing = after.n_rows, after.n_missing
 
         return StatisticsChange(after.publish(seed), apply)
-
-
-def _find_missing(X: Table) -> NDArray[np.bool_]:
-    """Return which values are missing."""
-    if not isinstance(X, Frame):
-        is_nan: NDArray[np.bool_] = np.isnan(X)
-        return is_nan
-    is_missing = np.empty(X.shape, bool)
-    is_number = np.array(X.schema.is_number)
-    is_missing[:, is_number] = np.isnan(X.numbers)
-    is_missing[:, ~is_number] = X.codes < 0
-    return is_missing
 
 
 @dataclass(frozen=True)
@@ -290,6 +300,14 @@ class FillValues:
     kept: tuple[int, ...]
     fills: Values
     indicated: tuple[int, ...]
+
+    @property
+    def fills_by_kind(self) -> tuple[list[Any], list[Any]]:
+        """What replaces missing values in the columns of numbers, and in those of texts."""
+        parts: tuple[list[Any], list[Any]] = [], []
+        for column, fill in zip(self.kept, self.fills, strict=True):
+            parts[self.kinds[column] == "text"].append(fill)
+        return parts
 
     @property
     def outputs(self) -> list[tuple[str, int]]:
@@ -349,6 +367,7 @@ class SimpleImputer(OneToOneFeatureMixin, StableTransformer):
 
     published_: FillValues
     facts: ClassVar[MethodFacts] = make_facts("replacement of missing values")
+    _input_tags = ("allow_nan",)
     _parameter_rules: ClassVar[Rules] = {
         "strategy": OneOf(("mean", "median", "most_frequent", "constant")),
         "add_indicator": Boolean(),
@@ -373,7 +392,7 @@ class SimpleImputer(OneToOneFeatureMixin, StableTransformer):
         self.random_state = random_state
 
     def _check_parameters(self) -> None:
-        validate_parameters(self)
+        super()._check_parameters()
         missing = self.missing_values
         if is_number(missing) or isinstance(missing, str):
             raise ValueError(
@@ -426,6 +445,13 @@ class SimpleImputer(OneToOneFeatureMixin, StableTransformer):
             raise ValueError(f"fill_value={fill!r} for a column of numbers; expected a number")
         return fill if kind == "text" or fill is None else float(fill)
 
+    def _prepare_leaving(self, row: Block) -> StepPlan | None:
+        old, prepare = self.published_, getattr(self.sums_, "prepare_leaving", None)
+        if self.add_indicator or prepare is None:
+            return None
+        apply = prepare(row.X, old.statistics, self.seed_)
+        return None if apply is None else StepPlan(published=old, apply=apply)
+
     def _prepare_delta(self, delta: Delta) -> StepPlan:
         change = self.sums_.prepare(delta, self.seed_) if delta.layout is None else None
         if change is None:
@@ -451,19 +477,11 @@ class SimpleImputer(OneToOneFeatureMixin, StableTransformer):
         if delta.layout is not None:
             return self._rebuild_plan(delta)
         sums, published = self._count(delta.source, self.seed_)
-
-        def apply() -> None:
-            self.sums_ = sums
-
-        return self._plan(delta, published, sums.publish(self.seed_), apply, 1.0)
+        statistics = sums.publish(self.seed_)
+        return self._plan(delta, published, statistics, self._replace_sums(sums), 1.0)
 
     def _plan(
-        self,
-        delta: Delta,
-        new: FillValues,
-        statistics: Statistics,
-        apply: Callable[[], None],
-        work: float,
+        self, delta: Delta, new: FillValues, statistics: Statistics, apply: Apply, work: float
     ) -> StepPlan:
         """Return the plan for new published values."""
         old = self.published_
@@ -524,7 +542,6 @@ class SimpleImputer(OneToOneFeatureMixin, StableTransformer):
     def __sklearn_tags__(self) -> Tags:
         """Return scikit-learn's tags."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
         tags.input_tags.string = not self._is_numeric
         return tags
 
@@ -544,39 +561,30 @@ def _default_fill(kind: str) -> Key:
 def _find_rows(delta: Delta, columns: list[int]) -> Ints:
     """Return the ranks of remaining rows with a missing value in one of the columns."""
     n_added = 0 if delta.added is None else delta.added.n_rows
-    parts = [_find_missing(block.X)[:, columns].any(axis=1) for block in delta.source.blocks()]
+    parts = [find_missing(block.X)[:, columns].any(axis=1) for block in delta.source.blocks()]
     is_missing = np.concatenate(parts)
     return np.flatnonzero(is_missing[: len(is_missing) - n_added])
 
 
 def _fill_frame(published: FillValues, X: Frame) -> Frame:
     """Return a frame without missing values, and with the indicators as numbers."""
-    schema = X.schema
-    numbers, places, texts = [], [], []
-    fills: Any = published.fills
-    for j, fill in zip(published.kept, fills, strict=True):
-        place = schema.places[j]
-        if schema.is_number[j]:
-            column = X.numbers[:, place]
-            numbers.append(np.where(np.isnan(column), fill, column))
-        else:
-            places.append(place)
-            texts.append(fill)
-    codes = np.take(X.codes, np.array(places, np.int64), axis=1)
-    values = [X.values[place] for place in places]
+    frame = X.select(published.kept)
+    number_fills, text_fills = published.fills_by_kind
+    numbers, codes, values = frame.numbers, frame.codes, frame.values
+    if number_fills:
+        numbers = np.where(np.isnan(numbers), np.array(number_fills), numbers)
     is_missing = codes < 0
-    for k in np.flatnonzero(is_missing.any(axis=0)).tolist():
-        known = values[k] if texts[k] in values[k] else [*values[k], texts[k]]
-        codes[is_missing[:, k], k] = known.index(texts[k])
-        values[k] = known
-    shown = _find_missing(X)[:, list(published.indicated)].astype(np.float64)
-    columns = [*numbers, *shown.T]
-    return Frame(
-        _make_schema(published, schema),
-        np.stack(columns, axis=1) if columns else np.empty((len(X), 0)),
-        codes,
-        tuple(values),
-    )
+    if is_missing.any():
+        known, codes = list(values), codes.copy()
+        for k in np.flatnonzero(is_missing.any(axis=0)).tolist():
+            if text_fills[k] not in known[k]:
+                known[k] = [*known[k], text_fills[k]]
+            codes[is_missing[:, k], k] = known[k].index(text_fills[k])
+        values = tuple(known)
+    if not published.indicated:
+        return Frame(frame.schema, numbers, codes, values)
+    shown = find_missing(X)[:, list(published.indicated)]
+    return Frame(_make_schema(published, X.schema), np.hstack([numbers, shown]), codes, values)
 
 
 def _make_schema(published: FillValues, schema: FrameSchema) -> FrameSchema:

@@ -26,19 +26,18 @@ from letheon.inner_estimator import (
     require_encodable,
     versions_of,
 )
-from letheon.parallel import one_thread
+from letheon.parallel import ROWS_TOGETHER, one_thread
 from letheon.preprocessing._facts import make_facts
 from letheon.preprocessing._quantiles import find_sampled
 from letheon.seeds import Purpose, library_seed
 from letheon.steps import (
-    ROWS_TOGETHER,
     join_blocks,
     take_table,
     transform_in_groups,
     transform_rows,
 )
-from letheon.sums import sample_border
-from letheon.validation import Rules, Whole, validate_parameters
+from letheon.sums import SAMPLE_SIZE, sample_border
+from letheon.validation import Rules
 
 _SHIFTS = (1, 3, 50, 167)
 
@@ -162,7 +161,7 @@ class KeyedSample(MetaEstimatorMixin, StableTransformer):
     facts: ClassVar[MethodFacts] = make_facts(
         "any transformer", "keyed-sample", "bitwise-same-kernel"
     )
-    _parameter_rules: ClassVar[Rules] = {"n_people": Whole(1)}
+    _parameter_rules: ClassVar[Rules] = {"n_people": SAMPLE_SIZE}
 
     def __init__(self, transformer: Any, *, n_people: int = 5000, random_state: Any = None) -> None:
         self.transformer = transformer
@@ -170,7 +169,7 @@ class KeyedSample(MetaEstimatorMixin, StableTransformer):
         self.random_state = random_state
 
     def _check_parameters(self) -> None:
-        validate_parameters(self)
+        super()._check_parameters()
         if not (hasattr(self.transformer, "fit") and hasattr(self.transformer, "transform")):
             raise TypeError(
                 f"transformer={self.transformer!r}; expected a transformer with fit and transform"
@@ -236,14 +235,10 @@ class KeyedSample(MetaEstimatorMixin, StableTransformer):
         if not self._needs_fit(delta):
             return StepPlan(published=old)
         sums, new = self._fit_sample(delta.source, self.seed_, self.config_)
-
-        def apply() -> None:
-            self.sums_ = sums
-
         same_width = new.n_outputs == old.n_outputs
         return StepPlan(
             published=new,
-            apply=apply,
+            apply=self._replace_sums(sums),
             columns=tuple(range(new.n_outputs)),
             layout=None if same_width else np.full(new.n_outputs, -1, np.int64),
             work=1.0,
@@ -256,9 +251,9 @@ class KeyedSample(MetaEstimatorMixin, StableTransformer):
             return True
         if sample_border(self.n_people, delta.source.n_people) != self.sums_.border:
             return True
-        return any(self._draw(block.ids).any() for _, block in delta.iter_signed())
+        return any(self._find_sampled(block.ids).any() for _, block in delta.iter_signed())
 
-    def _draw(self, ids: Ids) -> NDArray[np.bool_]:
+    def _find_sampled(self, ids: Ids) -> NDArray[np.bool_]:
         return find_sampled(ids, self.seed_, Purpose.KEYED_SAMPLE, self.sums_.border)
 
     def _count_outputs(self, published: SampledFit) -> int:
@@ -273,7 +268,7 @@ class KeyedSample(MetaEstimatorMixin, StableTransformer):
     def is_sampled(self, ids: Any) -> NDArray[np.bool_]:
         """Return for each id whether its rows are in the sample."""
         check_is_fitted(self)
-        return self._draw(as_ids(ids))
+        return self._find_sampled(as_ids(ids))
 
     @property
     def n_sampled_(self) -> int:

@@ -14,7 +14,7 @@ from sklearn.utils import Tags, assert_all_finite
 from sklearn.utils.validation import check_is_fitted
 
 from letheon.data import as_table, numbers_of
-from letheon.delta import Delta, RowSource, StableTransformer, StepPlan, Table
+from letheon.delta import Block, Delta, RowSource, StableTransformer, StepPlan, Table
 from letheon.guarantee import MethodFacts
 from letheon.preprocessing._facts import make_facts
 from letheon.preprocessing._quantiles import QuantileRule, QuantileSums
@@ -26,7 +26,7 @@ from letheon.sums import (
     round_location_scale,
     round_values,
 )
-from letheon.validation import Boolean, Rules, is_number, validate_parameters
+from letheon.validation import Boolean, Rules, is_number
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -87,12 +87,20 @@ def find_stale(delta: Delta) -> Ints:
     return np.union1d(np.array(delta.columns, np.int64), np.array(new, np.int64))
 
 
+def subtract_rows(sums: ColumnSums, *tables: Table) -> ColumnSums:
+    """Return the sums without some rows, in new memory."""
+    after = sums.copy()
+    for table in tables:
+        for part in iter_numbers(table):
+            after.subtract(part)
+    return after
+
+
 def update_sums(sums: ColumnSums, delta: Delta) -> ColumnSums:
     """Return the sums after a change, in new memory."""
-    after, stale = sums.copy(), find_stale(delta)
-    for block in (delta.removed, None if delta.replaced is None else delta.replaced.old):
-        for part in () if block is None else iter_numbers(block.X):
-            after.subtract(part)
+    stale = find_stale(delta)
+    leaving = (delta.removed, None if delta.replaced is None else delta.replaced.old)
+    after = subtract_rows(sums, *(block.X for block in leaving if block is not None))
     if delta.layout is not None or len(stale):
         layout = np.arange(sums.n_columns) if delta.layout is None else delta.layout.copy()
         layout[stale] = -1
@@ -136,9 +144,7 @@ class _Scaler(OneToOneFeatureMixin, StableTransformer):
 
     published_: Scaling
     facts: ClassVar[MethodFacts] = make_facts("scaling of columns")
-
-    def _check_parameters(self) -> None:
-        validate_parameters(self)
+    _input_tags = ("allow_nan",)
 
     def _convert_table(self, X: Any, *, copy: bool) -> Table:
         table = to_numbers(X, copy=copy)
@@ -202,7 +208,6 @@ class _Scaler(OneToOneFeatureMixin, StableTransformer):
     def __sklearn_tags__(self) -> Tags:
         """Return scikit-learn's tags."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
         tags.input_tags.sparse = not self._has_centre
         return tags
 
@@ -275,14 +280,17 @@ class StandardScaler(_Scaler):
             scale if self.with_std else np.ones_like(scale),
         )
 
+    def _prepare_leaving(self, row: Block) -> StepPlan | None:
+        sums, old = subtract_rows(self.sums_, row.X), self.published_
+        if len(self._publish(sums, self.seed_).compare(old, None)):
+            return None
+        return StepPlan(published=old, apply=self._replace_sums(sums))
+
     def _prepare_delta(self, delta: Delta) -> StepPlan:
         sums = update_sums(self.sums_, delta)
-
-        def apply() -> None:
-            self.sums_ = sums
-
         work = len(find_stale(delta)) / max(1, sums.n_columns)
-        return self._plan(delta, self._publish(sums, self.seed_), apply, work)
+        published = self._publish(sums, self.seed_)
+        return self._plan(delta, published, self._replace_sums(sums), work)
 
     @property
     def mean_(self) -> Floats | None:
@@ -412,11 +420,7 @@ class RobustScaler(_Scaler):
         change = sums.prepare(delta, read_numbers, self._rule, seed) if delta.only_rows else None
         if change is None:
             counted, published = self._count(delta.source, seed)
-
-            def replace() -> None:
-                self.sums_ = counted
-
-            return self._plan(delta, published, replace, 1.0)
+            return self._plan(delta, published, self._replace_sums(counted), 1.0)
 
         def apply() -> None:
             sums.apply(change)

@@ -15,6 +15,7 @@ from letheon.data import Ids, hold_target
 from letheon.delta import Block, Delta, RowSource, StableTransformer, StepPlan, Table
 from letheon.guarantee import MethodFacts
 from letheon.preprocessing._categories import (
+    CATEGORY_TAGS,
     Key,
     category_array,
     column_kinds,
@@ -37,15 +38,13 @@ from letheon.preprocessing._target_sums import (
     write_cells,
 )
 from letheon.seeds import Purpose
-from letheon.sums import ColumnSums, keyed_dither, round_location_scale, round_ratios
+from letheon.sums import FOLDS, ColumnSums, keyed_dither, round_location_scale, round_ratios
 from letheon.validation import (
     Either,
     Interval,
     OneOf,
     Rules,
-    Whole,
     require_target,
-    validate_parameters,
 )
 
 Floats = NDArray[np.float64]
@@ -108,10 +107,11 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
     sums_: TargetSums
     published_: TargetCodes
     facts: ClassVar[MethodFacts] = make_facts("encoding of categories by the target")
+    _input_tags = CATEGORY_TAGS
     _parameter_rules: ClassVar[Rules] = {
         "target_type": OneOf(("auto", "continuous", "binary", "multiclass")),
         "smooth": Either(OneOf(("auto",)), Interval(0, 1e6)),
-        "cv": Whole(2),
+        "cv": FOLDS,
     }
 
     def __init__(
@@ -126,9 +126,6 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
         self.smooth = smooth
         self.cv = cv
         self.random_state = random_state
-
-    def _check_parameters(self) -> None:
-        validate_parameters(self)
 
     def _convert_table(self, X: Any, *, copy: bool) -> Table:
         return to_categories_table(X, copy=copy)
@@ -451,7 +448,4 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
         """Return scikit-learn's tags."""
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
-        tags.input_tags.categorical = True
-        tags.input_tags.string = True
-        tags.input_tags.allow_nan = True
         return tags

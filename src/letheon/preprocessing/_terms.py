@@ -25,6 +25,8 @@ Words = NDArray[np.uint64]
 # Numbers of terms are below this one; a CSR needs no memory for columns.
 WIDTH = 2**31 - 1
 HASH = "text"
+# The sum of the squared weights of a longer text might not fit into 64 bits.
+LONGEST_TEXT = 2**24
 # Comparisons with this many numbers are faster than a table.
 _FEW = 8
 # Binary digits of log2, and of a logarithm that is rounded.
@@ -111,6 +113,22 @@ class Entries(NamedTuple):
     starts: NDArray[Any]
     terms: NDArray[Any]
     counts: NDArray[Any]
+
+    def require_valid(self) -> None:
+        """Raise `ValueError` if documents have entries that do not exist: SciPy reads them."""
+        starts, sizes = self.starts, (len(self.terms), len(self.counts))
+        kinds = "".join(part.dtype.kind for part in self)
+        is_plain = kinds == "iif" and all(part.ndim == 1 for part in self)
+        if not is_plain or len(starts) == 0 or starts[0] != 0 or (starts[-1],) * 2 != sizes:
+            raise ValueError("not a valid vectoriser: expected one count per term of a document")
+        if (starts[1:] < starts[:-1]).any():
+            raise ValueError("not a valid vectoriser: the documents overlap")
+        if not (
+            (self.counts >= 1)
+            & (self.counts == np.floor(self.counts))
+            & (self.counts <= LONGEST_TEXT)
+        ).all():
+            raise ValueError("not a valid vectoriser: expected whole numbers as counts")
 
     def to_csr(self, width: int = WIDTH) -> Any:
         """Return a CSR with sorted terms; repeated terms are added up."""
@@ -269,7 +287,9 @@ class TermCounts:
         terms, numbers = state["terms"], state["numbers"]
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(terms):
             raise ValueError("not a valid vectoriser: a document has an unknown term")
-        matrix = Entries(state["starts"], numbers, state["counts"]).to_csr()
+        entries = Entries(state["starts"], numbers, state["counts"])
+        entries.require_valid()
+        matrix = entries.to_csr()
         documents = SlotRows(matrix, None, state["ids"], {HASH: state["hashes"]})
         return cls({term: k for k, term in enumerate(terms)}, documents, state["is_fixed"])
 
@@ -387,8 +407,10 @@ class Vocabulary:
         """Return the column of each number, or -1."""
         return self.columns[np.minimum(numbers, len(self.columns) - 1)]
 
-    def link(self, numbers: dict[str, int]) -> "Vocabulary":
-        """Return the vocabulary with other numbers."""
+    def link(self, numbers: dict[str, int] | None) -> "Vocabulary":
+        """Return the vocabulary with other numbers; None: those of the columns."""
+        if numbers is None:
+            numbers = {term: column for column, term in enumerate(self.terms)}
         return self.make(self.terms, self.level, self.logs, numbers)
 
     def replace_terms(

@@ -20,6 +20,7 @@ from letheon.preprocessing._facts import make_facts
 from letheon.preprocessing._terms import (
     HASH,
     LOG_UNIT_BITS,
+    LONGEST_TEXT,
     CountChange,
     Entries,
     Integers,
@@ -42,11 +43,8 @@ from letheon.validation import (
     ParameterRule,
     Rules,
     Whole,
-    validate_parameters,
 )
 
-# The sum of the squared weights of a longer text might not fit into 64 bits.
-_LONGEST_TEXT = 2**24
 # Binary digits of 1 + ln(tf).
 _SUBLINEAR_BITS = 12
 _WORD = r"(?u)\b\w\w+\b"
@@ -189,7 +187,7 @@ class CountVectorizer(StableTransformer):
         return {term: column for column, term in enumerate(self.published_.terms)}
 
     def _check_parameters(self) -> None:
-        validate_parameters(self)
+        super()._check_parameters()
         self._analyzer()
 
     def _convert_table(self, X: Any, *, copy: bool) -> Table:
@@ -223,8 +221,8 @@ class CountVectorizer(StableTransformer):
             found.extend(map(find, analyze(text)))
             starts.append(len(found))
         longest = max(np.diff(starts), default=0)
-        if longest > _LONGEST_TEXT:
-            raise ValueError(f"a text has {longest} terms; expected at most {_LONGEST_TEXT}")
+        if longest > LONGEST_TEXT:
+            raise ValueError(f"a text has {longest} terms; expected at most {LONGEST_TEXT}")
         if not is_growing:
             found = [-1 if number is None else number for number in found]
         terms = np.array(found, np.int32)
@@ -359,6 +357,7 @@ class CountVectorizer(StableTransformer):
             apply=lambda: change.apply(sums),
             layout=layout,
             rows=rows,
+            find_rows=lambda wanted: sums.find_ranks(new.order[wanted], change.slots),
             work=n_rows / max(change.n_rows, n_rows),
             rebuilt={"rows": 0 if rows is None else len(rows)},
         )
@@ -469,7 +468,8 @@ class CountVectorizer(StableTransformer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "published_" in state:
-            self.published_ = self.published_.link(self.sums_.numbers)
+            sums = state.get("sums_")
+            self.published_ = self.published_.link(None if sums is None else sums.numbers)
 
     def __sklearn_tags__(self) -> Tags:
         """Return the tags: rows are texts."""

@@ -17,7 +17,7 @@ from letheon.sandbox._caller import (
     probe,
     protection,
 )
-from letheon.sandbox._child import error_code
+from letheon.sandbox._child import error_code, is_inside
 from letheon.sandbox._kernel import Limits, Protection
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "TimeLimitError",
     "call",
     "error_code",
+    "is_inside",
     "modules_of",
     "probe",
     "protection",

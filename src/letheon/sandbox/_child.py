@@ -32,7 +32,7 @@ from typing import Any
 import joblib
 
 from letheon import state
-from letheon.sandbox._kernel import Limits, restrict
+from letheon.sandbox._kernel import Limits, Protection, restrict
 
 Report = Callable[[Any], None]
 Work = Callable[[Any, Report], Any]
@@ -41,6 +41,7 @@ MESSAGE, RESULT, FAILURE, PROTECTION = b"m", b"r", b"f", b"p"
 # Kind and length of the following message: one value in canonical bytes.
 HEADER = struct.Struct("<cQ")
 _LONGEST = 1 << 16
+_active: list[Protection] = []
 _PR_SET_PDEATHSIG = 1
 # Modules that most calls need; an import error is reported by the call that needs the module.
 _PRELOADED = (
@@ -87,6 +88,11 @@ def error_code(error: BaseException) -> str:
     return re.sub("[^a-z0-9-]", "", spaced).strip("-")[:60] or "error"
 
 
+def is_inside() -> bool:
+    """Return whether this process runs a restricted call."""
+    return bool(_active)
+
+
 def serve_call(connection: Connection) -> None:
     """Receive a call, run it, and send its result or a code for its error."""
 
@@ -123,6 +129,7 @@ def _run_call(order: CallOrder, send: Callable[[bytes, Any], None]) -> Any:
     if not order.is_restricted:
         return order.work(order.argument, report)
     protection = restrict(order.limits, landlock=order.landlock)
+    _active.append(protection)
     send(PROTECTION, {"files": protection.files, "calls": protection.calls})
     # joblib runs tasks sequentially in this process, for any `n_jobs`.
     with joblib.parallel_config(backend="sequential"):

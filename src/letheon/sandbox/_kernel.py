@@ -225,8 +225,9 @@ _ALLOWED = (
     "sched_getscheduler:145 sched_get_priority_max:146 sched_get_priority_min:147 arch_prctl:158 "
     "gettid:186 time:201 futex:202 sched_getaffinity:204 getdents64:217 set_tid_address:218 "
     "restart_syscall:219 clock_gettime:228 clock_getres:229 clock_nanosleep:230 exit_group:231 "
-    "get_mempolicy:239 newfstatat:262 readlinkat:267 faccessat:269 pselect6:270 ppoll:271 "
-    "set_robust_list:273 dup3:292 getcpu:309 getrandom:318 membarrier:324 statx:332 rseq:334 "
+    "epoll_wait:232 epoll_ctl:233 get_mempolicy:239 newfstatat:262 readlinkat:267 faccessat:269 "
+    "pselect6:270 ppoll:271 set_robust_list:273 eventfd2:290 epoll_create1:291 dup3:292 getcpu:309 "
+    "getrandom:318 membarrier:324 statx:332 rseq:334 "
     "close_range:436 faccessat2:439 futex_waitv:449"
 )
 _OPEN, _CLONE, _FCNTL, _TGKILL, _OPENAT, _PRLIMIT, _CLONE3 = 2, 56, 72, 234, 257, 302, 435

@@ -68,6 +68,13 @@ class Need:
         the losses of letheon's classes are used, which have the required properties.
     epsilon, delta : float, optional
         Largest acceptable values in a certificate. They do not apply to exact methods.
+
+    Examples
+    --------
+    >>> from letheon import FisherClassifier
+    >>> model = FisherClassifier()
+    >>> Need(guarantee="exact").why_not(model, model.facts)
+    'you require exact; it is certified'
     """
 
     family: Family = "any"
@@ -176,6 +183,13 @@ class Candidate:
         exact method has none.
     name : str, optional
         Name in tables and texts; by default the class name.
+
+    Examples
+    --------
+    >>> from letheon import DaREForestClassifier
+    >>> candidate = Candidate(DaREForestClassifier(), efficiency={"random_depth": [0, 2, 4]})
+    >>> candidate.with_settings({"random_depth": 2})
+    DaREForestClassifier(random_depth=2)
     """
 
     estimator: Any
@@ -261,7 +275,24 @@ def _with_preprocessing(candidate: Candidate, X: Any, size: TrainingSize) -> Can
 
 
 def short_name(estimator: Any) -> str:
-    """Return the class name, followed by the name of the inner estimator or last step, if any."""
+    """Return the class name, followed by the name of the inner estimator or last step, if any.
+
+    Parameters
+    ----------
+    estimator : forgetting estimator
+        An estimator of letheon.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from letheon import SISAClassifier
+    >>> short_name(SISAClassifier(LogisticRegression()))
+    'SISAClassifier of LogisticRegression'
+    """
     inner = estimator.get_params(deep=False).get("estimator")
     if isinstance(estimator, ForgetPipeline):
         inner = estimator
@@ -295,6 +326,26 @@ def default_candidates(need: Need, task: Task, ordinary: Any) -> tuple[Named, di
     """Return one candidate per method of letheon, and the excluded methods with reasons.
 
     SISA wraps the ordinary model. Certified methods use the epsilon and delta of `need`.
+
+    Parameters
+    ----------
+    need : Need
+        Constraints; the family, epsilon and delta are used.
+    task : {"classification", "regression"}
+        Kind of targets.
+    ordinary : estimator
+        The model that SISA wraps.
+
+    Returns
+    -------
+    (dict of str to Candidate, dict of str to str)
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> candidates, excluded = default_candidates(Need(), "classification", LogisticRegression())
+    >>> "SISAClassifier of LogisticRegression" in candidates, list(excluded)
+    (True, ['letheon.deep'])
     """
     if need.family == "net":
         left_out = {

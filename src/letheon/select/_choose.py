@@ -32,7 +32,7 @@ from letheon.exceptions import LetheonError, LetheonWarning
 from letheon.guarantee import Task, TrainingSize
 from letheon.measures import bootstrap
 from letheon.parallel import one_thread
-from letheon.scoring import balanced_accuracy, is_unbalanced, largest_class
+from letheon.scoring import balanced_accuracy, infer_task, is_unbalanced, largest_class
 from letheon.select._candidates import (
     Candidate,
     Need,
@@ -49,7 +49,6 @@ from letheon.select._results import (
     name_setting,
     tune_efficiency,
 )
-from letheon.table_pipeline import infer_task
 
 Settings = dict[str, Any]
 _Argument = TypeVar("_Argument")

@@ -14,6 +14,7 @@ from letheon.evaluation.report import Table
 from letheon.exceptions import NoCandidateError
 from letheon.measures import Measure, TextRepr
 from letheon.plot import ParetoDisplay, pareto_front
+from letheon.receipt import format_seconds
 from letheon.select._candidates import Need
 from letheon.select._results import (
     LOST,
@@ -302,8 +303,8 @@ def _describe_cost(comparison: Comparison, best: CandidateResult) -> str:
     if comparison.expected_requests > comparison.n_people and not comparison.is_subsample:
         k += f" (more than the {comparison.n_people:,} people of this training set)"
     ours, plain, pays = (
-        _format_seconds(cost.method),
-        _format_seconds(cost.plain),
+        format_seconds(cost.method),
+        format_seconds(cost.plain),
         _describe_break_even(cost),
     )
     if cost.retraining_is_cheaper:
@@ -372,12 +373,6 @@ def _closest_results(
 
 def _format_factor(factor: float) -> str:
     return f"{factor:,.3g}x" if factor < 1000 else f"{factor:,.0f}x"
-
-
-def _format_seconds(seconds: float) -> str:
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
 _COLUMNS = {"efficiency": "speed-up", "score lost": "score lost", "certifiability": "cert."}

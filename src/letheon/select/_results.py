@@ -29,6 +29,16 @@ class Check(TextRepr):
     floor : Measure or None
         The same measure between two retrained models, which shows the effect of randomness alone;
         None if it is unknown.
+
+    Examples
+    --------
+    >>> from letheon.measures import make_measure
+    >>> measure = make_measure("output consistency", 98, (97, 99), 500)
+    >>> check = Check(measure=measure, baseline="same algorithm", limit=95)
+    >>> print(check)
+    output consistency 98 % (at worst 97), tolerance at least 95 %
+    >>> check.verdict
+    'within'
     """
 
     measure: Measure
@@ -101,6 +111,11 @@ class Tolerances:
     consistency : float or None, default=None
         Smallest percentage of test rows with the same prediction as a retrained model of the same
         algorithm; for regression, the largest root mean square difference.
+
+    Examples
+    --------
+    >>> Tolerances(effectiveness=0.05, certifiability=None).by_measure()
+    {'score lost': 0.05}
     """
 
     effectiveness: float | None = 0.02
@@ -168,6 +183,12 @@ class Cost(TextRepr):
     fit, forget, retrain : float
         Seconds of the first fit, of one call of `forget`, and of one training of the ordinary
         model.
+
+    Examples
+    --------
+    >>> cost = Cost(calls=100, fit=2.0, forget=0.1, retrain=1.0)
+    >>> cost.method, cost.plain, cost.pays_from
+    (12.0, 101.0, 2)
     """
 
     calls: int
@@ -346,6 +367,12 @@ class Tuning(TextRepr):
     chosen : value
         The fastest value before the score fell below the goal; the slowest value if its score is
         already below.
+
+    Examples
+    --------
+    >>> scores = {"values": (0, 2), "scores": (0.95, 0.93)}
+    >>> print(Tuning(parameter="random_depth", goal=0.94, chosen=0, **scores))
+    random_depth=0 (scores 0: 0.95, 2: 0.93; required 0.94)
     """
 
     parameter: str

@@ -23,14 +23,12 @@ from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 from pydantic import BaseModel
 
 from letheon.ledger import Ledger
-from letheon.ledger.db.tokens import Session, Sessions, Token, Tokens
+from letheon.ledger.db.tokens import KNOWING, Session, Sessions, Token, Tokens
 from letheon.ledger.schemas import require_name
 from letheon.service.addresses import address_group
 from letheon.service.errors import ApiProblem
 from letheon.service.settings import ServiceSettings
 
-# A token without these scopes can only file requests.
-_KNOWING = frozenset({"requests:read", "requests:handle", "requests:approve"})
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 COOKIE = "letheon_session"
 PAGE_OF_ROLE = {"requester": "/requests", "auditor": "/certificates"}
@@ -291,7 +289,7 @@ class Principal(Token):
 
         All other callers get the same response for an id that is in the model, erased or unknown.
         """
-        return self.role != "requester" and self.may(*_KNOWING)
+        return self.role != "requester" and self.may(*KNOWING)
 
     def tenant_for(self, requested: str | None) -> str:
         """Return the tenant in which to look up a single object, "default" if none is given.

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from letheon import state
 from letheon.base import ForgetMixin, Outcome, Removal, lock_model, require_known
 from letheon.checkpoint_home import HomeMixin
-from letheon.data import Ids, Rows, hold_table, row_ids, table_length
+from letheon.data import Ids, Rows, hold_table, list_orders, row_ids, table_length
 from letheon.exceptions import CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner_estimator import (
@@ -30,8 +30,10 @@ from letheon.inner_estimator import (
 from letheon.parallel import run_tasks
 from letheon.seeds import seed_from
 from letheon.sharded._plan import StageData, epochs_per_stage, shard_counts
+from letheon.sharded._predictor import EnsemblePredictor
 from letheon.sharded._shards import (
     Assignment,
+    ConstantModel,
     Ensemble,
     Integers,
     Replacement,
@@ -222,6 +224,22 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return self.ensemble_.models
 
     @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """Mean of the importances of the models of the shards, if they have importances."""
+        models = [model for model in self.estimators_ if not isinstance(model, ConstantModel)]
+        if not models:
+            raise AttributeError(
+                "each shard has rows of one class only, so there are no importances"
+            )
+        return np.asarray(np.mean([model.feature_importances_ for model in models], axis=0))
+
+    def _make_predictor(self, claim: Guarantee) -> EnsemblePredictor:
+        known = vars(self)
+        names = known.get("feature_names_in_")
+        columns = known.get("n_features_in_", 1), None if names is None else tuple(names)
+        return EnsemblePredictor.of(self.ensemble_, self.aggregation, claim, columns)
+
+    @property
     def n_rows_(self) -> int:
         """Number of remaining rows."""
         check_is_fitted(self)
@@ -258,10 +276,11 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         blocks = _split_by_shard(
             rows, self._assign_tiers(rows.ids, risk), self.ensemble_.assignment
         )
+        orders = list_orders(X)
         changes, recipe = [], self._build_recipe(self.seed_, self.config_)
         for shard, block in zip(self.ensemble_.shards, blocks, strict=True):
             if len(block):
-                joined = shard.rows.concat(block)
+                joined = shard.rows.concat(block, orders)
                 joined = joined.take(np.argsort(joined.extra["slice"], kind="stable"))
                 changes.append(change_rows(shard, joined, block.extra["slice"], recipe))
         return self._retrain_shards(changes)

@@ -138,6 +138,18 @@ class Plan:
         Mean number of rows ``m`` of a person to forget.
     state_bytes : int or None
         Size of one saved state; None if it is unknown.
+
+    Raises
+    ------
+    ValueError
+        A number is out of range, or no row would remain.
+
+    Examples
+    --------
+    >>> from letheon.sharded import Plan
+    >>> plan = Plan(n_rows=1000, n_requests=5, n_shards=10, n_slices=1, epochs=1)
+    >>> plan.n_shards, plan.batch
+    (10, True)
     """
 
     n_rows: int
@@ -465,6 +477,22 @@ def shard_counts(size: TrainingSize) -> SearchRanges:
     """Return the numbers of shards to try, so that every shard has at least 50 people.
 
     Two shards are always tried.
+
+    Parameters
+    ----------
+    size : TrainingSize
+        Size of the problem.
+
+    Returns
+    -------
+    SearchRanges
+
+    Examples
+    --------
+    >>> from letheon.guarantee import TrainingSize
+    >>> from letheon.sharded import shard_counts
+    >>> shard_counts(TrainingSize(n_people=500, n_together=1)).efficiency
+    {'n_shards': (2, 4, 8)}
     """
     fitting = (n for n in (4, 8, 16, 32, 64) if size.n_people // n >= _FEWEST_PEOPLE)
     return SearchRanges({"n_shards": (2, *fitting)})

@@ -207,6 +207,16 @@ class Assignment:
     With S shards, R slices and T tiers, tier t uses the last ``ceil(S / 2**t)`` shards and the
     slices from ``floor(t R / T)`` up to, but not including, ``floor((t + 1) R / T)``. Higher tiers
     thus use fewer shards and later slices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.data import as_ids
+    >>> from letheon.sharded import Assignment
+    >>> rule = Assignment(seed=0, n_shards=4, n_slices=1, n_tiers=1)
+    >>> shards = rule.shards(as_ids(["anna", "ben", "anna"]), np.zeros(3, np.int64))
+    >>> bool(shards[0] == shards[2])
+    True
     """
 
     seed: int
@@ -437,7 +447,32 @@ def resume_training(change: ShardChange, store: ShardStateStore) -> ShardTrainin
 
 
 def warn_if_crowded(name: str, n_parts: int, ids: Ids) -> None:
-    """Warn if there are fewer people than parts; `name` is the setting, for example n_shards."""
+    """Warn if there are fewer people than parts; `name` is the setting, for example n_shards.
+
+    Parameters
+    ----------
+    name : str
+        Name of the setting.
+    n_parts : int
+        Its value.
+    ids : Ids
+        The ids of the rows; equal ids are one person.
+
+    Warns
+    -----
+    ShardingWarning
+        There are fewer people than parts.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from letheon.data import as_ids
+    >>> from letheon.sharded import warn_if_crowded
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     warn_if_crowded("n_shards", 3, as_ids(["anna", "ben", "anna"]))
+    >>> len(caught)
+    1
+    """
     people = len(np.unique(ids.hashes(0, Purpose.ID_INDEX)))
     if people < n_parts:
         warn_caller(

@@ -4,13 +4,13 @@ Predictions of all shards that have rows are aggregated with equal weights. Weig
 change with every removal in any shard.
 """
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import assert_all_finite
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -18,46 +18,18 @@ from letheon.base import KeywordScoreMixin
 from letheon.data import hold_target, present_table, require_one_kind
 from letheon.inner_estimator import require_features
 from letheon.sharded._base import SISABase
-from letheon.sharded._shards import ConstantModel
+from letheon.sharded._predictor import (
+    Floats,
+    combine_decisions,
+    combine_shares,
+    combine_values,
+)
 from letheon.validation import OneOf, Rules
 
-Floats = NDArray[np.float64]
 
-
-def mean_probabilities(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
-    """Return the mean class probabilities over the shards, shape (n_rows, n_classes).
-
-    A class that a shard has not seen has probability 0 there. A shard model without `predict_proba`
-    gives probability 1 to the label it predicts.
-    """
-    return _mean_over_shards(models, classes, X, _add_probabilities)
-
-
-def vote_shares(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
-    """Return the share of shards that predict each class, shape (n_rows, n_classes)."""
-    return _mean_over_shards(models, classes, X, _add_votes)
-
-
-def _mean_over_shards(models: Sequence[Any], classes: NDArray[Any], X: Any, answer: Any) -> Floats:
-    total = np.zeros((X.shape[0], len(classes)))
-    for model in models:
-        if isinstance(model, ConstantModel):
-            total[:, np.searchsorted(classes, model.label)] += 1.0
-        else:
-            answer(model, classes, X, total)
-    return total / len(models)
-
-
-def _add_probabilities(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None:
-    if hasattr(model, "predict_proba"):
-        total[:, np.searchsorted(classes, model.classes_)] += model.predict_proba(X)
-    else:
-        _add_votes(model, classes, X, total)
-
-
-def _add_votes(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None:
-    votes = np.searchsorted(classes, model.predict(X))
-    total[np.arange(len(votes)), votes] += 1.0
+def _has_decision(model: Any) -> bool:
+    getattr(model.estimator, "decision_function")  # noqa: B009
+    return True
 
 
 class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
@@ -174,8 +146,22 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
         require_features(self, X)
         ensemble = self.ensemble_  # read once: a concurrent commit may replace it
         assert ensemble.classes is not None
-        combine = vote_shares if self.aggregation == "vote" else mean_probabilities
-        return ensemble.classes, combine(ensemble.models, ensemble.classes, present_table(X))
+        table = present_table(X)
+        shares = combine_shares(ensemble.models, self.aggregation, ensemble.classes, table)
+        return ensemble.classes, shares
+
+    @available_if(_has_decision)
+    def decision_function(self, X: Any) -> Floats:
+        """Return decision values: with probabilities, their difference for two classes.
+
+        For more classes, they are the mean probabilities. If the estimator has no probabilities,
+        they are the mean decision values of the shards that have rows of all classes.
+        """
+        check_is_fitted(self)
+        require_features(self, X)
+        ensemble, table = self.ensemble_, present_table(X)
+        assert ensemble.classes is not None
+        return combine_decisions(ensemble.models, self.aggregation, ensemble.classes, table)
 
     def _prepare_labels(self, y: Any) -> NDArray[Any]:
         require_one_kind(y)
@@ -226,10 +212,7 @@ class SISARegressor(KeywordScoreMixin, RegressorMixin, SISABase):
         """Return the mean or median of the shards' predictions for each row."""
         check_is_fitted(self)
         require_features(self, X)
-        table = present_table(X)
-        answers = [np.asarray(model.predict(table), float) for model in self.ensemble_.models]
-        combine = np.median if self.aggregation == "median" else np.mean
-        return np.asarray(combine(answers, axis=0))
+        return combine_values(self.ensemble_.models, self.aggregation, present_table(X))
 
     def _prepare_labels(self, y: Any) -> NDArray[Any]:
         target = hold_target(y, as_float=True)

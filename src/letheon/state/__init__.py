@@ -16,6 +16,7 @@ Examples
 """
 
 from letheon.state._arrays import plain_descr
+from letheon.state._boosters import fix_settings, require_repeatable
 from letheon.state._bytes import sync_directory, to_bytes, write_atomically
 from letheon.state._decode import decode, decode_plain, has_listed_classes, require_trust, trust_of
 from letheon.state._encode import (
@@ -70,6 +71,7 @@ __all__ = [
     "encode",
     "ensure_supported",
     "environment",
+    "fix_settings",
     "has_listed_classes",
     "import_path",
     "names_of",
@@ -77,6 +79,7 @@ __all__ = [
     "read_contents",
     "read_file",
     "register_codec",
+    "require_repeatable",
     "require_trust",
     "sync_directory",
     "tag_of",

@@ -10,14 +10,19 @@ called by the object that contains them, so their constructors must only compute
 from collections.abc import Iterator
 
 _SEARCH = (
-    "it keeps wall times, so two fits on the same rows differ. Put the search outside: "
-    "GridSearchCV(NaiveUnlearner(estimator), ...), or wrap best_estimator_"
+    "it keeps wall times, so two fits on the same rows differ. Use "
+    "letheon.ForgetSearchCV, which letheon.convert makes of a GridSearchCV or RandomizedSearchCV. "
+    "Or put the search outside: GridSearchCV(NaiveUnlearner(estimator), ...)"
 )
 
 REFUSED: dict[str, str] = {
     "sklearn.model_selection._search.BaseSearchCV": _SEARCH,
     "sklearn.cluster._birch.Birch": (
         "its nodes refer to each other in circles; use MiniBatchKMeans or BisectingKMeans"
+    ),
+    "catboost.core.CatBoost": (
+        "letheon cannot save models of CatBoost yet, so they could have no digest; use "
+        "LightGBM or XGBoost"
     ),
     "joblib.memory.Memory": "it is a cache on disk that would keep forgotten rows",
 }
@@ -31,6 +36,7 @@ numpy: bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 longlong ulonglong
 """
 
 _CLASSES = """
+lightgbm.sklearn: LGBMClassifier LGBMRegressor
 sklearn._loss.link: HalfLogitLink IdentityLink Interval LogLink LogitLink MultinomialLogit
 sklearn._loss.loss: AbsoluteError ExponentialLoss HalfBinomialLoss HalfBinomialLossArrayAPI
     HalfGammaLoss HalfMultinomialLoss HalfMultinomialLossArrayAPI HalfPoissonLoss
@@ -164,6 +170,7 @@ sklearn.svm._classes: LinearSVC LinearSVR NuSVC NuSVR OneClassSVM SVC SVR
 sklearn.tree._classes: DecisionTreeClassifier DecisionTreeRegressor ExtraTreeClassifier
     ExtraTreeRegressor
 sklearn.utils._metadata_requests: MetadataRequest MethodMetadataRequest
+xgboost.sklearn: XGBClassifier XGBRegressor
 """
 
 # Classes that may be values: an optimiser or a network may be given as its class.

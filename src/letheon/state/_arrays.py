@@ -61,11 +61,27 @@ def _plain_node(array: NDArray[Any]) -> Array:
 def plain_descr(dtype: "np.dtype[Any]") -> str:
     """Return the little-endian name of a dtype without fields.
 
+    Parameters
+    ----------
+    dtype : dtype
+        The dtype.
+
+    Returns
+    -------
+    str
+
     Raises
     ------
     UnsupportedStateError
         If the dtype is a long double, which contains undefined bytes, a string of variable width,
         or a type of size 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.state import plain_descr
+    >>> plain_descr(np.dtype(">f8")), plain_descr(np.dtype(bool))
+    ('<f8', '|b1')
     """
     name = dtype.newbyteorder("<").str
     if dtype.kind not in _PLAIN_KINDS or _PLAIN.fullmatch(name) is None or _is_long(dtype):

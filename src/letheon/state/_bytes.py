@@ -69,7 +69,23 @@ Parts = list[Any]
 
 
 def to_bytes(node: Node) -> bytes:
-    """Return the canonical bytes of a tree."""
+    """Return the canonical bytes of a tree.
+
+    Parameters
+    ----------
+    node : Node
+        A tree, as `to_tree` returns it.
+
+    Returns
+    -------
+    bytes
+
+    Examples
+    --------
+    >>> from letheon.state import to_bytes, to_tree
+    >>> to_bytes(to_tree({1, 2})) == to_bytes(to_tree({2, 1}))
+    True
+    """
     return b"".join(to_parts(node))
 
 
@@ -426,6 +442,28 @@ def write_atomically(path: Path, pieces: Iterable[Buffer]) -> None:
     The bytes are written and synced to a temporary file in the same directory, which only its owner
     can read. Then the file is renamed, and the directory is synced. If writing fails, the temporary
     file is removed.
+
+    Parameters
+    ----------
+    path : Path
+        The file; an existing file is replaced.
+    pieces : iterable of bytes
+        Its content.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written; an existing file is not changed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.state import write_atomically
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_atomically(Path(folder, "file"), [b"first ", b"second"])
+    ...     Path(folder, "file").read_bytes()
+    b'first second'
     """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
     try:
@@ -451,7 +489,26 @@ def _write_file(path: Path, pieces: Iterable[Buffer]) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Sync a directory to disk, so that added and removed files survive a crash."""
+    """Sync a directory to disk, so that added and removed files survive a crash.
+
+    Parameters
+    ----------
+    path : Path
+        The directory.
+
+    Raises
+    ------
+    OSError
+        The directory does not exist, or cannot be synced.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.state import sync_directory
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sync_directory(Path(folder))
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

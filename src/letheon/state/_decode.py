@@ -14,21 +14,27 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from letheon.exceptions import CorruptFileError, NewerFormatError, StateError, UntrustedClassError
 from letheon.state import _nodes as nodes
 from letheon.state import _tags as tags
 from letheon.state._allowed import CLASS_VALUES, FUNCTIONS, TYPES
 from letheon.state._arrays import array_from, dtype_from, scalar_from
+from letheon.state._boosters import CHECKS as BOOSTER_CHECKS
 from letheon.state._bytes import from_bytes
 from letheon.state._encode import MAGIC, encode_tree
 from letheon.state._nodes import Coded, Instance, MemoryBudget, Name, Node, names_in
 from letheon.state._settings_rules import find_violations, require_no_shadows
+from letheon.state._settings_table import BOOSTER_PARAMETERS
 from letheon.state._sklearn import CHECKS, Check
 
 Trusted = Iterable[Any]
 
 # How often `_from_state` of these copies its arrays: into tensors, or to factorise a matrix.
 _COPIES = {"letheon.deep.": 1, "letheon.convex._data_free.": 2}
+# More columns than any hashing vectoriser returns by default.
+_MOST_FEATURES = 1 << 24
 _CONTAINERS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
@@ -95,7 +101,25 @@ def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
 
 
 def require_trust(tree: Node, trusted: Trusted = ()) -> None:
-    """Raise UntrustedClassError if decoding a tree would reject one of its names or settings."""
+    """Raise UntrustedClassError if decoding a tree would reject one of its names or settings.
+
+    Parameters
+    ----------
+    tree : Node
+        The tree of a value, as in `Contents`.
+    trusted : iterable of class, function or str
+        Names to allow in addition to those of letheon and scikit-learn.
+
+    Raises
+    ------
+    UntrustedClassError
+        A name or a setting is not allowed.
+
+    Examples
+    --------
+    >>> from letheon.state import require_trust, to_tree
+    >>> require_trust(to_tree({"a": 1}))
+    """
     audit(tree, names_of_trusted(trusted))
 
 
@@ -161,11 +185,29 @@ def _is_class_value(name: str) -> bool:
 def has_listed_classes(value: Any) -> bool:
     """Return whether all classes in a value are on the allow-list or have a codec.
 
-    The result is False if the value contains functions. If it is True for an estimator and for the
+    The result is False if the value contains functions, or estimators of XGBoost or LightGBM, whose
+    boosters are checked only when they are encoded. If it is True for an estimator and for the
     data it is fitted on, then everything in the fitted estimator has canonical bytes.
+
+    Parameters
+    ----------
+    value : object
+        An estimator, or anything with canonical bytes.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon.state import has_listed_classes
+    >>> has_listed_classes(GaussianNB())
+    True
     """
     return all(
         isinstance(item, type)
+        and tags.tag_of(item) not in BOOSTER_PARAMETERS
         and (tags.is_listed_class(tags.tag_of(item)) or tags.codec_of(item) is not None)
         for item in encode_tree(value, "file")[1]
     )
@@ -283,6 +325,8 @@ class _Builder:
         plain = self.build(node.payload)
         if codec.cost is not None:
             self.budget.take(codec.cost(cls, plain), node.name)
+        if codec.trial is not None and node.name not in self.trusted:
+            codec.trial(cls, plain)
         return codec.decode(cls, plain)
 
     def _build_instance(self, node: Instance) -> Any:
@@ -290,6 +334,10 @@ class _Builder:
         if node.name not in self.trusted:
             require_no_shadows(cls, node)
         state = self._build_record(node.state)
+        # Names of columns are made from this number.
+        n_features = state.get("n_features_in_", 0)
+        is_count = isinstance(n_features, int | np.integer) and n_features <= _MOST_FEATURES
+        nodes.require_valid(is_count, f"{node.name}: n_features_in_")
         if hasattr(cls, "_from_state"):
             self._take_for_state(cls, node.name, state)
             return cls._from_state(state)
@@ -303,6 +351,8 @@ class _Builder:
         for attribute, check in _checks_of(cls):
             if not attribute or attribute in state:
                 check(value, state)
+        if tags.is_ours(node.name) and hasattr(cls, "_require_valid"):
+            value._require_valid()
         return value
 
     def _take_for_state(self, cls: Any, name: str, state: dict[str, Any]) -> None:
@@ -348,7 +398,8 @@ def _checks_of(cls: type) -> tuple[tuple[str, Check], ...]:
     Each check comes with the attribute that it needs; an empty name means that it always runs.
     """
     names = [tags.tag_of(base) for base in cls.__mro__]
-    return tuple(CHECKS[name] for name in names if name in CHECKS)
+    checks = CHECKS | BOOSTER_CHECKS
+    return tuple(checks[name] for name in names if name in checks)
 
 
 def import_name(name: str) -> Any:
@@ -431,10 +482,25 @@ def decode(data: nodes.Buffer, *, trusted: Trusted = (), max_memory: int | None 
 def decode_plain(data: nodes.Buffer) -> Any:
     """Return the value that `encode` wrote, if its bytes name no class and no function.
 
+    Parameters
+    ----------
+    data : bytes
+        What `encode` returned.
+
+    Returns
+    -------
+    object
+
     Raises
     ------
     CorruptFileError
         If the bytes are damaged, or contain more than numbers, texts, bytes, arrays and containers.
+
+    Examples
+    --------
+    >>> from letheon.state import decode_plain, encode
+    >>> decode_plain(encode({"a": [1, 2.5, None]}))
+    {'a': [1, 2.5, None]}
     """
     view = memoryview(data)
     budget = MemoryBudget(view.nbytes, None)

@@ -20,6 +20,7 @@ from letheon.exceptions import UnsupportedStateError
 from letheon.state import _nodes as nodes
 from letheon.state._arrays import array_node, dtype_descr, scalar_node
 from letheon.state._bytes import iter_chunks, to_bytes
+from letheon.state._settings_table import BOOSTER_PARAMETERS
 from letheon.state._tags import EncodingPlan, codec_of, importable_name, plan_of, tag_of
 
 FORMAT = "letheon-v1"
@@ -29,6 +30,8 @@ View = Literal["file", "digest"]
 
 # Attributes that contain memory addresses; scikit-learn's text vectorizers work without them.
 _ADDRESSES = frozenset({"_stop_words_id"})
+# A dict in which LightGBM stores parameters a second time; only their names are encoded.
+_REPEATED = "_other_params"
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _BUILT_IN_TYPES = frozenset({bool, int, float, complex, str, bytes, object})
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, np.ufunc, type(np.mean))
@@ -216,7 +219,21 @@ class Encoder:
             return value._to_state()  # type: ignore[no-any-return]
         if plan.fields is not None:
             return {name: getattr(value, name) for name in plan.fields}
-        return {key: item for key, item in vars(value).items() if key not in _ADDRESSES}
+        state = {key: item for key, item in vars(value).items() if key not in _ADDRESSES}
+        if plan.name in BOOSTER_PARAMETERS and _REPEATED in state:
+            names = self._name_repeated(state)
+            state[_REPEATED] = sorted(names - set(value._get_param_names()))
+        return state
+
+    def _name_repeated(self, state: dict[str, Any]) -> set[str]:
+        repeated = state[_REPEATED]
+        for key, item in repeated.items():
+            if key not in state or to_tree(item) != to_tree(state[key]):
+                raise self._make_error(
+                    f"{key!r} has two values in an estimator of LightGBM; change parameters with "
+                    "set_params only"
+                )
+        return set(repeated)
 
 
 _METHODS: dict[type, Any] = {
@@ -299,6 +316,12 @@ def ensure_supported(estimator: Any) -> None:
     ------
     UnsupportedStateError
         Something has no canonical bytes; the text says what to do instead.
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon.state import ensure_supported
+    >>> ensure_supported(GaussianNB())
     """
     encode_tree(estimator, "file")
 
@@ -380,10 +403,27 @@ def digest(value: Any) -> str:
 def encode(value: Any) -> bytes:
     """Return a value as bytes that `decode` can read, for example a checkpoint in memory.
 
+    Parameters
+    ----------
+    value : object
+        Anything that has canonical bytes.
+
+    Returns
+    -------
+    bytes
+
     Raises
     ------
     UnsupportedStateError
         If something in the value has no canonical bytes.
+
+    Examples
+    --------
+    >>> from letheon.state import decode, encode
+    >>> encode({"b": 2, "a": 1}) == encode({"a": 1, "b": 2})
+    True
+    >>> decode(encode((1, "two")))
+    (1, 'two')
     """
     body = to_bytes(to_tree(value))
     return b"".join((MAGIC, hashlib.sha256(body).digest(), body))

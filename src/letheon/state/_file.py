@@ -92,6 +92,17 @@ class Contents:
         Size of the file in bytes.
     budget : MemoryBudget
         Counter of the memory that reading has taken so far, and its limit.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.state import read_contents, write_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_file(Path(folder, "value"), [1, 2])
+    ...     contents = read_contents(Path(folder, "value"))
+    >>> contents.build(trusted=())
+    [1, 2]
     """
 
     name: str
@@ -128,6 +139,16 @@ def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value")
         If something in the value has no canonical bytes.
     OSError
         If the file cannot be written; an existing file is not changed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.state import read_file, write_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_file(Path(folder, "value"), {"a": [1, 2]})
+    ...     read_file(Path(folder, "value"))
+    {'a': [1, 2]}
     """
     raw = _serialise_tree(to_tree(value), kind)
     place = _START.match(raw, 8)
@@ -174,6 +195,10 @@ def read_file(
         Limit on the memory for reading, in bytes. By default 64 MiB plus 4 times the size of the
         file, or plus 16 times the size for the compiled forest.
 
+    Returns
+    -------
+    object
+
     Raises
     ------
     CorruptFileError
@@ -184,6 +209,16 @@ def read_file(
         If a later version of letheon wrote the file.
     UntrustedClassError
         If the file names a class that is not allowed; nothing was imported.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.state import read_file, write_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_file(Path(folder, "value"), (1, "two"))
+    ...     read_file(Path(folder, "value"))
+    (1, 'two')
     """
     return read_contents(path, max_memory=max_memory).build(trusted)
 
@@ -203,6 +238,36 @@ def read_contents(
     """Read and verify a file without importing anything or building its value.
 
     `path` is the name of a file, or an open file. `max_memory` is the same as for `read_file`.
+
+    Parameters
+    ----------
+    path : str, path-like or open file
+        The file.
+    max_memory : int, optional
+        Limit on the memory for reading, in bytes.
+
+    Returns
+    -------
+    Contents
+
+    Raises
+    ------
+    CorruptFileError
+        If the file is truncated, altered, or not a letheon file.
+    MemoryLimitError
+        If reading would take more memory than `max_memory`; nothing was allocated.
+    NewerFormatError
+        If a later version of letheon wrote the file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.state import read_contents, write_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_file(Path(folder, "value"), [1, 2], kind="numbers")
+    ...     read_contents(Path(folder, "value")).kind
+    'numbers'
     """
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else "the file"
     with _name_in_errors(name):

@@ -56,20 +56,41 @@ MAX_DEPTH = 80
 
 
 class Items(NamedTuple):
-    """A list, tuple, set or frozenset; items of a set are sorted by their canonical bytes."""
+    """A list, tuple, set or frozenset; items of a set are sorted by their canonical bytes.
+
+    Examples
+    --------
+    >>> from letheon.state import to_tree
+    >>> to_tree([1, "two"])
+    Items(kind='list', items=(1, 'two'))
+    """
 
     kind: str
     items: tuple["Node", ...]
 
 
 class Record(NamedTuple):
-    """A dict with str keys, sorted by key."""
+    """A dict with str keys, sorted by key.
+
+    Examples
+    --------
+    >>> from letheon.state import to_tree
+    >>> to_tree({"b": 2, "a": 1})
+    Record(items=(('a', 1), ('b', 2)))
+    """
 
     items: tuple[tuple[str, "Node"], ...]
 
 
 class Pairs(NamedTuple):
-    """A dict whose keys are not all str, sorted by the canonical bytes of the keys."""
+    """A dict whose keys are not all str, sorted by the canonical bytes of the keys.
+
+    Examples
+    --------
+    >>> from letheon.state import to_tree
+    >>> to_tree({2: "two", 1: "one"})
+    Pairs(items=((1, 'one'), (2, 'two')))
+    """
 
     items: tuple[tuple["Node", "Node"], ...]
 
@@ -79,6 +100,14 @@ class Array(NamedTuple):
 
     `fortran` means that the array was stored column by column in memory, which changes how linear
     algebra libraries round. Digests ignore it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.state import to_tree
+    >>> tree = to_tree(np.array([1.0, 2.0]))
+    >>> tree.dtype, tree.shape
+    ('<f8', (2,))
     """
 
     dtype: str
@@ -97,7 +126,15 @@ class Strings(NamedTuple):
 
 
 class Objects(NamedTuple):
-    """An array of Python objects."""
+    """An array of Python objects.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.state import to_tree
+    >>> to_tree(np.array([1, "two"], dtype=object))
+    Objects(shape=(2,), items=(1, 'two'))
+    """
 
     shape: tuple[int, ...]
     items: tuple["Node", ...]
@@ -112,7 +149,15 @@ class Fields(NamedTuple):
 
 
 class Scalar(NamedTuple):
-    """A NumPy scalar, as an array node with shape (), a str or bytes."""
+    """A NumPy scalar, as an array node with shape (), a str or bytes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.state import to_tree
+    >>> to_tree(np.str_("two"))
+    Scalar(value='two')
+    """
 
     value: "Node"
 
@@ -139,7 +184,15 @@ class Name(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """An object, as the qualified name of its class and its attributes."""
+    """An object, as the qualified name of its class and its attributes.
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon.state import to_tree
+    >>> to_tree(GaussianNB()).name
+    'sklearn.naive_bayes.GaussianNB'
+    """
 
     name: str
     state: Record
@@ -261,7 +314,24 @@ def names_in(tree: Node) -> Iterator[tuple[type, str]]:
 
 
 def names_of(tree: Node) -> tuple[str, ...]:
-    """Return the sorted distinct qualified names in a tree."""
+    """Return the sorted distinct qualified names in a tree.
+
+    Parameters
+    ----------
+    tree : Node
+        A tree, as `to_tree` returns it.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon.state import names_of, to_tree
+    >>> names_of(to_tree([GaussianNB(), GaussianNB()]))
+    ('sklearn.naive_bayes.GaussianNB',)
+    """
     return tuple(sorted({name for _, name in names_in(tree)}))
 
 
@@ -275,6 +345,16 @@ class MemoryBudget:
     max_memory : int, optional
         The limit in bytes. By default 64 MiB plus 4 bytes per byte of the file, or plus 16 bytes
         per byte for compiled forests.
+
+    Examples
+    --------
+    >>> from letheon.state import MemoryBudget
+    >>> budget = MemoryBudget(size=1000, max_memory=5000)
+    >>> budget.take(4000, "an array")
+    >>> budget.take(4000, "an array")
+    Traceback (most recent call last):
+    ...
+    letheon.exceptions.MemoryLimitError: ...
     """
 
     def __init__(self, size: int, max_memory: int | None = None) -> None:
@@ -377,6 +457,15 @@ def require_distinct_hashes(values: list[Any] | NDArray[Any]) -> None:
         raise CorruptFileError(
             f"more than {_MAX_EQUAL_HASHES} keys of a dict or set have the same hash"
         )
+
+
+def require_array(value: Any, dtype: str, size: int | None, part: str) -> None:
+    """Raise CorruptFileError unless a value is a one-dimensional array of this dtype and size.
+
+    With a size of None every size is valid.
+    """
+    is_array = isinstance(value, np.ndarray) and value.dtype == np.dtype(dtype) and value.ndim == 1
+    require_valid(is_array and size in {None, len(value)}, part)
 
 
 def require_valid(condition: Any, part: str) -> None:

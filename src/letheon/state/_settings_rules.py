@@ -44,8 +44,8 @@ class SettingRule(NamedTuple):
 
     def allows_number(self, number: complex) -> bool:
         """Return whether a number or bool is allowed."""
-        if self.allows("NONE", "OFF"):
-            return number is False and self.allows("OFF")
+        if self.allows("NONE", "OFF", "ON"):
+            return type(number) is bool and self.allows("ON" if number else "OFF")
         if self.allows("JOBS"):
             return type(number) is int and abs(number) <= _MOST_JOBS
         if self.allows("THREADS"):
@@ -57,6 +57,8 @@ class SettingRule(NamedTuple):
         """Return the allowed values as a text, for error messages."""
         if self.allows("OFF"):
             return "None, False"
+        if self.allows("ON"):
+            return "None, True"
         if self.allows("NONE", "NOTHING"):
             return "None" if self.allows("NONE") else "nothing: the class has no such setting"
         kinds = [text for kind, text in _DESCRIPTIONS.items() if kind in self.kinds]
@@ -243,7 +245,7 @@ class _Checker:
             self.check_node(value, rule)
         else:
             is_plain = kind is nodes.Array or (kind is nodes.Fields and rule.allows("ARRAYS"))
-            is_free = not rule.allows("JOBS", "NONE", "OFF", "THREADS")
+            is_free = not rule.allows("JOBS", "NONE", "OFF", "ON", "THREADS")
             self._require_rule(is_plain and is_free, node, rule)
 
     def _check_triple(self, node: nodes.Triple, rule: SettingRule) -> None:

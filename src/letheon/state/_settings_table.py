@@ -20,6 +20,7 @@ LABELS     any text, but only inside a container: names of columns, labels, word
 NONE       nothing but None
 OBJECTS    instances of listed classes
 OFF        nothing but None and False
+ON         nothing but None and True
 SIZE       a number of at most 10^9
 TEXT       any text: it is compared, counted or shown, and never looked up or run
 THREADS    a number of threads: a whole number from 1 to 1024
@@ -30,7 +31,7 @@ TYPES      types and dtypes of NumPy, and built-in ones
 from letheon.state._allowed import read_table
 
 _KINDS = (
-    "ARRAYS CLASSES FUNCTIONS GRID JOBS KEYWORDS LABELS NONE OBJECTS OFF SIZE TEXT THREADS TYPES"
+    "ARRAYS CLASSES FUNCTIONS GRID JOBS KEYWORDS LABELS NONE OBJECTS OFF ON SIZE TEXT THREADS TYPES"
 )
 KINDS = frozenset(_KINDS.split())
 
@@ -91,6 +92,15 @@ _SCORES = (
     "precision precision_macro precision_micro precision_samples precision_weighted r2 rand_score "
     "recall recall_macro recall_micro recall_samples recall_weighted roc_auc roc_auc_ovo "
     "roc_auc_ovo_weighted roc_auc_ovr roc_auc_ovr_weighted top_k_accuracy v_measure_score warn"
+)
+XGBOOST_OBJECTIVES = (
+    "binary:hinge binary:logistic binary:logitraw count:poisson multi:softmax multi:softprob "
+    "reg:absoluteerror reg:gamma reg:logistic reg:pseudohubererror reg:quantileerror "
+    "reg:squarederror reg:squaredlogerror reg:tweedie"
+)
+LIGHTGBM_OBJECTIVES = (
+    "binary cross_entropy cross_entropy_lambda fair gamma huber mape multiclass multiclassova "
+    "poisson quantile regression regression_l1 tweedie"
 )
 _CODECS = (
     "ascii us-ascii cp1250 cp1251 cp1252 windows-1252 iso-8859-1 iso8859-1 iso-8859-15 latin-1 "
@@ -294,9 +304,10 @@ ARRAYS auto: discrete_features
 _OURS = """
 : calibration_rows clamp data_free deterministic fisher_rows huber_scale l2 max_distance max_error
     max_memory max_smoothness measure_distance min_curvature newton_step noise_seed patience
-    regulariser row_norm sigma step_damping weight_decay burn_in period
+    regulariser row_norm sigma step_damping weight_decay burn_in period colsample step_bits
+    weight_bits
 SIZE: history iterations lane_width n_blocks n_checkpoints n_copies n_shards n_slices n_steps
-    n_people n_thresholds random_depth
+    n_people n_thresholds random_depth max_leaves n_chains skeleton_people
 GRID: param_grid
 ARRAYS: Scaling.scale TargetCodes.scale TargetSums.scale arguments channels mean risk_edges std
     widths
@@ -309,7 +320,7 @@ ARRAYS OBJECTS TEXT: classes index method score weights link features scores sta
 OBJECTS passthrough: ColumnPart.step
 CLASSES OBJECTS: factory module
 CLASSES adam adamw sgd: optimizer
-FUNCTIONS OBJECTS cross_entropy pseudo_huber squared: loss
+FUNCTIONS OBJECTS cross_entropy log_loss poisson pseudo_huber squared squared_error: loss
 OBJECTS drop passthrough: step
 NONE: checkpoint_dir checkpoint_given_ checkpoint_home_
 <device>: device
@@ -336,15 +347,78 @@ per_sample total: reg
 published secret: state
 """
 
+# Parameters of XGBoost and LightGBM with which two fits on the same rows are equal.
+_XGBOOST = f"""
+: base_score colsample_bylevel colsample_bynode colsample_bytree enable_categorical gamma
+    huber_slope learning_rate max_cat_threshold max_cat_to_onehot max_delta_step min_child_weight
+    missing random_state reg_alpha reg_lambda scale_pos_weight subsample tweedie_variance_power
+    validate_parameters verbosity
+ARRAYS: feature_weights monotone_constraints quantile_alpha
+ARRAYS LABELS: feature_types interaction_constraints
+ARRAYS aucpr auc error gamma-deviance gamma-nloglik logloss mae map mape merror mlogloss mphe
+    poisson-nloglik rmse rmsle tweedie-nloglik: eval_metric
+JOBS: n_jobs
+KEYWORDS: kwargs
+NONE: callbacks early_stopping_rounds
+SIZE: max_bin max_depth max_leaves n_estimators num_parallel_tree
+auto hist: tree_method
+cover gain total_cover total_gain weight: importance_type
+cpu: device
+depthwise lossguide: grow_policy
+gbtree: booster
+one_output_per_tree: multi_strategy
+uniform: sampling_method
+{XGBOOST_OBJECTIVES}: objective
+"""
+_LIGHTGBM = f"""
+: alpha bagging_seed boost_from_average cat_l2 cat_smooth colsample_bytree data_random_seed
+    enable_bundle extra_seed extra_trees fair_c feature_fraction_bynode feature_fraction_seed
+    feature_pre_filter force_col_wise force_row_wise is_enable_sparse is_unbalance learning_rate
+    max_cat_threshold max_cat_to_onehot max_delta_step min_child_samples min_child_weight
+    min_data_in_bin min_data_per_group min_split_gain monotone_penalty neg_bagging_fraction
+    objective_seed other_rate path_smooth poisson_max_delta_step pos_bagging_fraction random_state
+    reg_alpha reg_lambda reg_sqrt scale_pos_weight sigmoid subsample subsample_for_bin
+    subsample_freq top_rate tweedie_variance_power use_missing verbose zero_as_missing
+ARRAYS: interaction_constraints monotone_constraints
+ARRAYS LABELS balanced: class_weight
+JOBS: n_jobs
+OFF: linear_tree use_quantized_grad
+ON: deterministic
+SIZE: max_bin max_depth n_estimators num_leaves
+advanced basic intermediate: monotone_constraints_method
+bagging goss: data_sample_strategy
+cpu: device device_type
+gain split: importance_type
+gbdt: boosting_type
+serial: tree_learner
+{LIGHTGBM_OBJECTIVES}: objective
+"""
+
 
 def _by_name(*tables: str) -> dict[str, str]:
     rules = [pair for table in tables for pair in read_table(table)]
     return {name: rule for rule, names in rules for name in names}
 
 
+_BOOSTERS = {_XGBOOST: "XGBClassifier XGBRegressor", _LIGHTGBM: "LGBMClassifier LGBMRegressor"}
+
 # Name of an attribute -> rule. "Class.name" is the rule of one class only.
 RULES: dict[str, str] = {
     **_by_name(_SKLEARN, _MORE),
     **{f"MetadataRequest.{method}": "OBJECTS" for method in _METHODS.split()},
+    **{
+        f"{name}.{parameter}": rule
+        for table, names in _BOOSTERS.items()
+        for name in names.split()
+        for parameter, rule in _by_name(table).items()
+    },
+}
+# Tag of an estimator of XGBoost or LightGBM -> the parameters that it may have.
+BOOSTER_PARAMETERS: dict[str, frozenset[str]] = {
+    f"{'xgboost' if name.startswith('X') else 'lightgbm'}.sklearn.{name}": frozenset(
+        _by_name(table)
+    )
+    for table, names in _BOOSTERS.items()
+    for name in names.split()
 }
 OUR_RULES: dict[str, str] = {**RULES, **_by_name(_OURS)}

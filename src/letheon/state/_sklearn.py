@@ -205,9 +205,14 @@ def _spline_plain(value: Any) -> dict[str, Any]:
 
 def _spline_from(cls: Any, plain: Any) -> Any:
     _require_numbers(plain["t"], plain["c"])
-    require_valid(0 <= plain["k"] < 64, "spline")
+    require_valid(plain["t"].ndim == 1 and 0 <= plain["k"] < 64, "spline")
+    knots = np.asarray(plain["t"], np.float64)
+    require_valid(np.isfinite(knots).all() and (np.diff(knots) >= 0).all(), "spline")
     options = {"extrapolate": plain["extrapolate"], "axis": plain["axis"]}
-    return cls(plain["t"], plain["c"], plain["k"], **options)
+    # SciPy checks the sizes, but refuses the equal knots of a constant column.
+    spline = cls(np.arange(knots.size), plain["c"], plain["k"], **options)
+    spline.t = np.ascontiguousarray(knots)
+    return spline
 
 
 _LOSS = Codec(_numbers_of, _from_numbers)

@@ -29,6 +29,18 @@ class CheckpointName:
     ----------
     sha256 : str
         64 lower-case hexadecimal digits.
+
+    Raises
+    ------
+    ValueError
+        Anything else.
+
+    Examples
+    --------
+    >>> import hashlib
+    >>> from letheon.state import CheckpointName
+    >>> CheckpointName(hashlib.sha256(b"a state").hexdigest()).sha256[:8]
+    '1b1c710d'
     """
 
     sha256: str
@@ -63,6 +75,16 @@ class DirectoryStore:
     -----
     `keep_only` overwrites files with zeros before it unlinks them. Copy-on-write file systems and
     flash disks with wear levelling may still keep the old blocks; encrypt such disks.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon.state import DirectoryStore
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = DirectoryStore(folder)
+    ...     name = store.put(b"a state")
+    ...     bytes(store.get(name))
+    b'a state'
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -42,6 +42,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.forest._model": ("letheon.forest._model", "ForestModel"),
     "letheon.forest._regressor": ("letheon.forest._estimators", "DaREForestRegressor"),
     "letheon.forest._settings": ("letheon.forest._inputs", "Settings=ForestSettings"),
+    "letheon.boosting.model": ("letheon.boosting._model", "BoostingModel BoostingSettings"),
     "letheon.convex._account": ("letheon.linear._account", "Account"),
     "letheon.convex._cache": ("letheon.removal", "Cache"),
     "letheon.convex._data_free": ("letheon.linear._newton", "StoredCurvature"),
@@ -66,6 +67,17 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.convex._linear": ("letheon.linear._model", "Linear"),
     "letheon.convex._noise": ("letheon.noise", "NoiseSource Sealed=SecretArray"),
     "letheon.convex._published": ("letheon.linear._model", "PublishedModel"),
+    "letheon.predictor": (
+        "letheon.predictor._predictor",
+        "EstimatorPredictor Predictor ScorePredictor",
+    ),
+    "letheon.predictor.pipeline": ("letheon.frozen._predictor", "PipelinePredictor"),
+    "letheon.predictor.ensemble": ("letheon.sharded._predictor", "EnsemblePredictor"),
+    "letheon.predictor.answers": ("letheon.predictor._answers", "Answers"),
+    "letheon.predictor.inputs": ("letheon.predictor._inputs", "NumberInputs TreeInputs"),
+    "letheon.predictor.scores": ("letheon.predictor._scores", "AffineScores TreeScores"),
+    "letheon.sums.scores": ("letheon.sums._discriminant", "NormalScores QuadraticScores"),
+    "letheon.sums.bayes.scores": ("letheon.sums._class_sums", "CategoryScores"),
     "letheon.convex._trajectory": ("letheon.linear._replay", "Trajectory"),
     "letheon.measures.attacks._controls": (
         "letheon.measures.attacks._controls",
@@ -127,7 +139,24 @@ def is_ours(tag: str) -> bool:
 
 
 def tag_of(value: Any) -> str:
-    """Return the tag of a class or function; ``module.qualname`` if it has no other tag."""
+    """Return the tag of a class or function; ``module.qualname`` if it has no other tag.
+
+    Parameters
+    ----------
+    value : type or function
+        The class or function.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from letheon import BoostingClassifier
+    >>> from letheon.state import tag_of
+    >>> tag_of(BoostingClassifier)
+    'letheon.boosting.BoostingClassifier'
+    """
     module, name = value.__module__, value.__qualname__
     path = f"{module}.{name}"
     if path in _TAGS or not is_ours(path):
@@ -137,7 +166,23 @@ def tag_of(value: Any) -> str:
 
 
 def import_path(tag: str) -> str:
-    """Return the current import path of the class or function with this tag."""
+    """Return the current import path of the class or function with this tag.
+
+    Parameters
+    ----------
+    tag : str
+        The tag.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from letheon.state import import_path
+    >>> import_path("sklearn.naive_bayes.GaussianNB")
+    'sklearn.naive_bayes.GaussianNB'
+    """
     return _PATHS.get(tag, tag)
 
 
@@ -171,13 +216,15 @@ class Codec(NamedTuple):
     """The conversion of objects of a class to plain values and back.
 
     `name` is the name of the class in files, if it differs from its tag. `cost` takes the arguments
-    of `decode` and returns an upper bound on the bytes that `decode` allocates.
+    of `decode` and returns an upper bound on the bytes that `decode` allocates. `trial` takes them,
+    too, and raises an error if `decode` is not safe; it is left out if the caller trusts the class.
     """
 
     encode: Callable[[Any], Any]
     decode: Callable[[type, Any], Any]
     name: str | None = None
     cost: Callable[[type, Any], int] | None = None
+    trial: Callable[[type, Any], None] | None = None
 
 
 _registered: dict[type, Codec] = {}
@@ -215,12 +262,30 @@ def register_codec(cls: type, encode: Callable[[Any], Any], decode: Callable[[An
 @cache
 def _load_codecs() -> Mapping[str, Codec]:
     # Imported late, because these modules import this one.
-    modules = [import_module(f"letheon.state.{name}") for name in ("_types", "_sklearn")]
+    modules = [
+        import_module(f"letheon.state.{name}") for name in ("_types", "_sklearn", "_boosters")
+    ]
     return {name: codec for module in modules for name, codec in module.CODECS.items()}
 
 
 def codec_of(cls: type) -> Codec | None:
-    """Return the codec of a class; None if it has none."""
+    """Return the codec of a class; None if it has none.
+
+    Parameters
+    ----------
+    cls : type
+        The class.
+
+    Returns
+    -------
+    Codec or None
+
+    Examples
+    --------
+    >>> from letheon.state import codec_of
+    >>> codec_of(dict) is None
+    True
+    """
     codec = _registered.get(cls)
     return _load_codecs().get(tag_of(cls)) if codec is None else codec
 

@@ -226,7 +226,7 @@ def _pandas_series(plain: Plain) -> Any:
         zone = dtype.partition(", ")[2].rstrip("]")
         return pd.Series(values).dt.tz_localize("UTC").dt.tz_convert(zone)
     require_valid(dtype == str(values.dtype), "frame: a dtype")
-    return pd.Series(values)
+    return pd.Series(values, dtype=values.dtype)  # pandas would make texts of objects
 
 
 def _all_texts(values: NDArray[Any]) -> bool:

@@ -37,10 +37,12 @@ from letheon.sums._rounding import (
     round_ratios,
     round_values,
 )
-from letheon.sums._sample import draw_sample, sample_border
+from letheon.sums._sample import FOLDS, SAMPLE_SIZE, draw_sample, sample_border
 
 __all__ = [
+    "FOLDS",
     "PCA",
+    "SAMPLE_SIZE",
     "BernoulliNB",
     "CategoricalNB",
     "ColumnSums",

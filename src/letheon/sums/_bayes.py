@@ -12,26 +12,37 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from letheon.base import KeywordScoreMixin, lock_model
 from letheon.data import Frame, hold_table, numbers_of
 from letheon.delta import Block, Delta, DeltaMixin, RowSource, StepPlan, Table
+from letheon.exceptions import InvalidParameterError
 from letheon.guarantee import Guarantee, MethodFacts
+from letheon.predictor import AffineScores, Predictor, binarize
 from letheon.removal import Cache
 from letheon.sums._class_sums import (
     UNIT,
+    CategoryScores,
     CategorySums,
     ClassRows,
     ClassSums,
     FeatureSums,
     Floats,
     Integers,
+    as_codes,
     as_weights,
     count_classes,
     require_room,
     require_weight,
     union_labels,
 )
-from letheon.sums._model import LabelsMixin, ScoresMixin
-from letheon.validation import Boolean, Interval, OrNone, Rules, validate_parameters
+from letheon.sums._model import LabelsMixin, ScoresMixin, make_predictor
+from letheon.validation import Boolean, Interval, OrNone, Rules
 
 _SMALLEST_ALPHA = 1e-10
+
+
+def _to_numbers(name: str, value: Any) -> Floats:
+    try:
+        return np.asarray(value, float)
+    except (TypeError, ValueError) as error:
+        raise InvalidParameterError(f"{name}={value!r}; expected numbers") from error
 
 
 class _Parameters(NamedTuple):
@@ -117,10 +128,16 @@ class _NaiveBayes(
         return np.asarray(self.sums_.weights / UNIT)
 
     def _check_parameters(self) -> None:
-        validate_parameters(self)
-        alpha = np.asarray(self.alpha, float)
+        super()._check_parameters()
+        alpha = _to_numbers("alpha", self.alpha)
         if alpha.ndim > 1 or not (alpha >= 0).all():
-            raise ValueError(f"alpha={self.alpha!r}; expected numbers of at least 0")
+            raise InvalidParameterError(f"alpha={self.alpha!r}; expected numbers of at least 0")
+        if self.class_prior is not None:
+            prior = _to_numbers("class_prior", self.class_prior)
+            if prior.ndim != 1 or not (prior >= 0).all():
+                raise InvalidParameterError(
+                    f"class_prior={self.class_prior!r}; expected one number of at least 0 per class"
+                )
 
     def _convert_table(self, X: Any, *, copy: bool) -> Table:
         table = check_array(X, accept_sparse="csr", dtype=np.float64, order="C")
@@ -244,12 +261,15 @@ class _NaiveBayes(
     def _score_classes(self, X: Any) -> tuple[NDArray[Any], Floats]:
         learned = self._load_parameters()
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        values = self._prepare_values(self._require_values(X))
-        return learned.classes, np.asarray(self._join_scores(learned, values))
+        scores = self._make_scores(learned)
+        return learned.classes, scores.compute(self._require_values(X))
 
-    def _join_scores(self, learned: _Parameters, X: Any) -> Any:
-        """Return the joint log probability of each row and class."""
-        return X @ learned.features.T + learned.prior
+    def _make_scores(self, learned: _Parameters) -> Any:
+        """Return the function from rows to joint log probabilities of the classes."""
+        return AffineScores(learned.features, (learned.prior,))
+
+    def _make_predictor(self, claim: Guarantee) -> Predictor:
+        return make_predictor(self, self._make_scores(self._load_parameters()), "log-joint", claim)
 
     def __sklearn_tags__(self) -> Tags:
         """Return the tags: sparse rows are accepted."""
@@ -358,6 +378,8 @@ class ComplementNB(MultinomialNB):
     array(['a'], dtype='<U1')
     """
 
+    _parameter_rules: ClassVar[Rules] = {"norm": Boolean()}
+
     def __init__(
         self,
         *,
@@ -385,9 +407,9 @@ class ComplementNB(MultinomialNB):
             logs = np.log(counts / counts.sum(axis=1, keepdims=True))
             return np.asarray(logs / logs.sum(axis=1, keepdims=True) if self.norm else -logs)
 
-    def _join_scores(self, learned: _Parameters, X: Any) -> Any:
-        scores = X @ learned.features.T
-        return scores + learned.prior if len(learned.classes) == 1 else scores
+    def _make_scores(self, learned: _Parameters) -> AffineScores:
+        is_alone = len(learned.classes) == 1
+        return AffineScores(learned.features, (learned.prior,) if is_alone else ())
 
 
 class BernoulliNB(MultinomialNB):
@@ -435,14 +457,7 @@ class BernoulliNB(MultinomialNB):
         self.binarize = binarize
 
     def _prepare_values(self, X: Any) -> Any:
-        if self.binarize is None:
-            return X
-        if not sp.issparse(X):
-            return (self.binarize < X).astype(np.float64)
-        if self.binarize < 0:
-            raise ValueError("Cannot binarize a sparse matrix with threshold < 0")
-        data = (X.data > self.binarize).astype(np.float64)
-        return sp.csr_array((data, X.indices, X.indptr), shape=X.shape)
+        return X if self.binarize is None else binarize(X, self.binarize)
 
     def _log_features(self, sums: FeatureSums) -> Floats:
         alpha = self._smoothing()
@@ -450,11 +465,11 @@ class BernoulliNB(MultinomialNB):
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(counts) - np.log(totals))
 
-    def _join_scores(self, learned: _Parameters, X: Any) -> Any:
+    def _make_scores(self, learned: _Parameters) -> AffineScores:
         with np.errstate(divide="ignore", invalid="ignore"):
             absent = np.log(1 - np.exp(learned.features))
-            scores = X @ (learned.features - absent).T
-        return scores + learned.prior + absent.sum(axis=1)
+            offsets = learned.prior, absent.sum(axis=1)
+            return AffineScores(learned.features - absent, offsets, self.binarize)
 
 
 class CategoricalNB(_NaiveBayes):
@@ -545,9 +560,7 @@ class CategoricalNB(_NaiveBayes):
             )
 
     def _prepare_values(self, X: Any) -> Any:
-        if sp.issparse(X):
-            raise TypeError("Sparse data was passed, but dense data is required")
-        return X.astype(np.int64)
+        return as_codes(X)
 
     def _log_features(self, sums: CategorySums) -> list[Floats]:
         alpha = self._smoothing()
@@ -558,17 +571,8 @@ class CategoricalNB(_NaiveBayes):
                 logs.append(np.log(counts) - np.log(counts.sum(axis=1, keepdims=True)))
         return logs
 
-    def _join_scores(self, learned: _Parameters, X: Any) -> Any:
-        scores = np.tile(learned.prior, (len(X), 1))
-        for j, logs in enumerate(learned.features):
-            codes = X[:, j]
-            if len(codes) and codes.max() >= logs.shape[1]:
-                raise IndexError(
-                    f"column {j} has the category {codes.max()}; this model has the categories "
-                    f"0 to {logs.shape[1] - 1}. Set min_categories"
-                )
-            scores += logs[:, codes].T
-        return scores
+    def _make_scores(self, learned: _Parameters) -> CategoryScores:
+        return CategoryScores(learned.prior, tuple(learned.features))
 
     def __sklearn_tags__(self) -> Tags:
         """Return the tags: dense rows of categories."""

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -333,3 +334,33 @@ def require_room(sums: ClassSums, parts: Sequence[ClassRows]) -> None:
             "the sum of a column may exceed 2**42, the largest sum on a grid of 2**-20; scale X or "
             "the weights down"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class CategoryScores:
+    """Scores of rows of categories: logarithms of the classes, and by column of the categories."""
+
+    prior: Floats
+    features: tuple[Floats, ...]
+
+    def compute(self, X: Any) -> Floats:
+        """Return the scores of rows."""
+        X = as_codes(X)
+        scores = np.tile(self.prior, (len(X), 1))
+        for j, logs in enumerate(self.features):
+            codes = X[:, j]
+            if len(codes) and codes.max() >= logs.shape[1]:
+                raise IndexError(
+                    f"column {j} has the category {codes.max()}; this model has the categories "
+                    f"0 to {logs.shape[1] - 1}. Set min_categories"
+                )
+            scores += logs[:, codes].T
+        return scores
+
+
+def as_codes(X: Any) -> Integers:
+    """Return the categories of dense rows as integers."""
+    if sp.issparse(X):
+        raise TypeError("Sparse data was passed, but dense data is required")
+    codes: Integers = X.astype(np.int64)
+    return codes

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from letheon import _core
 
@@ -55,19 +56,32 @@ class ColumnSums:
         """Number of columns."""
         return self._core.n_columns
 
-    def add(self, X: Floats) -> None:
-        """Add rows: a float64 matrix of shape (n, n_columns), in C order.
+    def add(self, X: Any) -> None:
+        """Add rows: a float64 matrix of shape (n, n_columns), in C order, or a CSR array.
 
         Raises
         ------
         ValueError
             X contains infinity. Nothing was added.
         """
-        self._core.add(X)
+        if sp.issparse(X):
+            self._change_sparse(X, is_added=True)
+        else:
+            self._core.add(X)
 
-    def subtract(self, X: Floats) -> None:
+    def subtract(self, X: Any) -> None:
         """Subtract rows that were added before."""
-        self._core.subtract(X)
+        if sp.issparse(X):
+            self._change_sparse(X, is_added=False)
+        else:
+            self._core.subtract(X)
+
+    def _change_sparse(self, X: Any, *, is_added: bool) -> None:
+        if not X.has_canonical_format:
+            X = X.copy()
+            X.sum_duplicates()
+        begins, columns = X.indptr.astype(np.int64), X.indices.astype(np.int64)
+        self._core.change_sparse(begins, columns, X.data, is_added)
 
     @property
     def counts(self) -> Ints:

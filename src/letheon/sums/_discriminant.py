@@ -1,5 +1,6 @@
 """Discriminant analysis and Gaussian naive Bayes from exact sums."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -8,6 +9,7 @@ from sklearn.base import ClassifierMixin, ClassNamePrefixFeaturesOutMixin, Trans
 
 from letheon.base import KeywordScoreMixin
 from letheon.guarantee import MethodFacts
+from letheon.predictor import AffineScores, Answers
 from letheon.sums._model import (
     Ints,
     LabelsMixin,
@@ -16,6 +18,7 @@ from letheon.sums._model import (
     check_priors,
     make_facts,
     make_priors,
+    read_solution,
     require_classes,
 )
 from letheon.sums._solve import scale_penalty, solve_positive
@@ -71,6 +74,11 @@ class _ClassModel(ScoresMixin, LabelsMixin, KeywordScoreMixin, ClassifierMixin, 
     def _check_size(self, n_rows: int, n_features: int, class_rows: Ints) -> None:  # noqa: ARG002
         require_classes(class_rows)
         check_priors(self.priors, len(class_rows))
+
+    def _score_classes(self, X: Any) -> tuple[npt.NDArray[Any], Floats]:
+        solution = self._get_solution()  # read once: a concurrent commit may replace it
+        scores, _ = self._make_scores(solution)
+        return solution.classes, scores.compute(self._convert_new_rows(X))
 
 
 class _LinearDiscriminants(NamedTuple):
@@ -209,23 +217,9 @@ class LinearDiscriminantAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMix
         shrunk[np.diag_indices(len(shrunk))] += scale_penalty(self.shrinkage * level, grid.scales)
         return shrunk
 
-    @property
-    def coef_(self) -> Floats:
-        """Coefficients, shape (1, n_features) or (n_classes, n_features)."""
-        coef: Floats = self._get_solution().coef
-        return coef
-
-    @property
-    def intercept_(self) -> Floats:
-        """Intercepts, shape (1,) or (n_classes,)."""
-        intercept: Floats = self._get_solution().intercept
-        return intercept
-
-    @property
-    def priors_(self) -> Floats:
-        """Class probabilities."""
-        priors: Floats = self._get_solution().priors
-        return priors
+    coef_ = read_solution("coef", "Coefficients, shape (1, n_features) or (n_classes, n_features).")
+    intercept_ = read_solution("intercept", "Intercepts, shape (1,) or (n_classes,).")
+    priors_ = read_solution("priors", "Class probabilities.")
 
     @property
     def means_(self) -> Floats:
@@ -237,7 +231,8 @@ class LinearDiscriminantAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMix
     @property
     def xbar_(self) -> Floats:
         """Mean of the classes, weighted by the priors."""
-        return self.priors_ @ self.means_
+        mean: Floats = self.priors_ @ self.means_
+        return mean
 
     @property
     def covariance_(self) -> Floats:
@@ -276,17 +271,12 @@ class LinearDiscriminantAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def decision_function(self, X: Any) -> Floats:
         """Return the scores of the classes; for two classes their difference, shape (n_rows,)."""
-        solution: _LinearDiscriminants = self._get_solution()
-        rows = self._convert_new_rows(X)
-        scores: Floats = rows @ solution.coef.T + solution.intercept
-        return scores[:, 0] if len(solution.classes) == 2 else scores
+        return Answers("discriminants").decision_function(self._score_classes(X)[1])
 
-    def _score_classes(self, X: Any) -> tuple[npt.NDArray[Any], Floats]:
-        solution: _LinearDiscriminants = self._get_solution()
-        scores = self._convert_new_rows(X) @ solution.coef.T + solution.intercept
-        if len(solution.classes) == 2:
-            scores = np.column_stack([np.zeros(len(scores)), scores[:, 0]])
-        return solution.classes, scores
+    def _make_scores(self, solution: _LinearDiscriminants) -> tuple[AffineScores, str]:
+        is_binary = len(solution.classes) == 2
+        scores = AffineScores(solution.coef, (solution.intercept,), is_difference=is_binary)
+        return scores, "discriminants"
 
 
 class _ClassMoments(NamedTuple):
@@ -315,6 +305,27 @@ def _read_classes(sums: TableSums, grid: Grid) -> _ClassMoments:
         means.append(mean)
         spreads.append(spread)
     return _ClassMoments(np.array(weights), np.array(means), spreads)
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticScores:
+    """Scores by one centre and one rotation per class, for rows ``X * factors - shifts``."""
+
+    factors: Floats
+    shifts: Floats
+    means: Floats
+    rotations: tuple[Floats, ...]
+    constants: Floats
+
+    def compute(self, X: Any) -> Floats:
+        """Return the scores of rows."""
+        rows = X * self.factors - self.shifts
+        parts = zip(self.means, self.rotations, self.constants, strict=True)
+        scores = [
+            constant - 0.5 * (((rows - mean) @ rotation) ** 2).sum(axis=1)
+            for mean, rotation, constant in parts
+        ]
+        return np.column_stack(scores)
 
 
 class _QuadraticDiscriminants(NamedTuple):
@@ -411,11 +422,7 @@ class QuadraticDiscriminantAnalysis(_ClassModel):
         classes = np.asarray(sums.classes)
         return _QuadraticDiscriminants(classes, priors, means, covariances, rotations, levels)
 
-    @property
-    def priors_(self) -> Floats:
-        """Class probabilities."""
-        priors: Floats = self._get_solution().priors
-        return priors
+    priors_ = read_solution("priors", "Class probabilities.")
 
     @property
     def means_(self) -> Floats:
@@ -433,19 +440,32 @@ class QuadraticDiscriminantAnalysis(_ClassModel):
 
     def decision_function(self, X: Any) -> Floats:
         """Return the scores of the classes; for two classes their difference, shape (n_rows,)."""
-        scores = self._score_classes(X)[1]
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+        return Answers("discriminants").decision_function(self._score_classes(X)[1])
 
-    def _score_classes(self, X: Any) -> tuple[npt.NDArray[Any], Floats]:
-        solution: _QuadraticDiscriminants = self._get_solution()
-        grid = self._get_grid()
-        rows = self._convert_new_rows(X) * grid.factors - grid.shifts
-        parts = zip(solution.means, solution.rotations, solution.constants, strict=True)
-        scores = [
-            constant - 0.5 * (((rows - mean) @ rotation) ** 2).sum(axis=1)
-            for mean, rotation, constant in parts
-        ]
-        return solution.classes, np.column_stack(scores)
+    def _make_scores(self, solution: _QuadraticDiscriminants) -> tuple[QuadraticScores, str]:
+        grid, rotations = self._get_grid(), tuple(solution.rotations)
+        constants, means = solution.constants, solution.means
+        scores = QuadraticScores(grid.factors, grid.shifts, means, rotations, constants)
+        return scores, "discriminants"
+
+
+@dataclass(frozen=True, eq=False)
+class NormalScores:
+    """Logarithms of priors and normal densities with one mean and variance per class and column."""
+
+    priors: Floats
+    theta: Floats
+    var: Floats
+
+    def compute(self, X: Any) -> Floats:
+        """Return the scores of rows."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            levels = np.log(self.priors) - 0.5 * np.log(2.0 * np.pi * self.var).sum(axis=1)
+            scores = [
+                level - 0.5 * ((X - theta) ** 2 / var).sum(axis=1)
+                for level, theta, var in zip(levels, self.theta, self.var, strict=True)
+            ]
+        return np.column_stack(scores)
 
 
 class _NormalClasses(NamedTuple):
@@ -558,42 +578,16 @@ class GaussianNB(_ClassModel):
         priors = make_priors(self.priors, weights)
         return _NormalClasses(np.asarray(sums.classes), priors, weights, theta, var, epsilon)
 
-    @property
-    def theta_(self) -> Floats:
-        """Means of the features in each class."""
-        theta: Floats = self._get_solution().theta
-        return theta
-
-    @property
-    def var_(self) -> Floats:
-        """Variances of the features in each class, smoothed."""
-        var: Floats = self._get_solution().var
-        return var
+    theta_ = read_solution("theta", "Means of the features in each class.")
+    var_ = read_solution("var", "Variances of the features in each class, smoothed.")
 
     @property
     def epsilon_(self) -> float:
         """Value added to variances."""
         return float(self._get_solution().epsilon)
 
-    @property
-    def class_count_(self) -> Floats:
-        """Weight of the rows of each class."""
-        counts: Floats = self._get_solution().counts
-        return counts
+    class_count_ = read_solution("counts", "Weight of the rows of each class.")
+    class_prior_ = read_solution("priors", "Class probabilities.")
 
-    @property
-    def class_prior_(self) -> Floats:
-        """Class probabilities."""
-        priors: Floats = self._get_solution().priors
-        return priors
-
-    def _score_classes(self, X: Any) -> tuple[npt.NDArray[Any], Floats]:
-        solution: _NormalClasses = self._get_solution()
-        rows = self._convert_new_rows(X)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            levels = np.log(solution.priors) - 0.5 * np.log(2.0 * np.pi * solution.var).sum(axis=1)
-            scores = [
-                level - 0.5 * ((rows - theta) ** 2 / var).sum(axis=1)
-                for level, theta, var in zip(levels, solution.theta, solution.var, strict=True)
-            ]
-        return solution.classes, np.column_stack(scores)
+    def _make_scores(self, solution: _NormalClasses) -> tuple[NormalScores, str]:
+        return NormalScores(solution.priors, solution.theta, solution.var), "log-joint"

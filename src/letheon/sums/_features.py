@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils import Tags, check_array
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from letheon.data import Frame, hold_table, numbers_of
@@ -187,6 +187,7 @@ class RandomFeatures(StableTransformer):
     np.True_
     """
 
+    _input_tags = ("sparse",)
     facts: ClassVar[MethodFacts] = MethodFacts(
         method="random-features",
         applicability="features of the RBF kernel",
@@ -257,9 +258,3 @@ class RandomFeatures(StableTransformer):
             reference="features of a row are a function of the row and the seed",
             assumptions=("seed-independent-of-requests",),
         )
-
-    def __sklearn_tags__(self) -> Tags:
-        """Return the tags: sparse rows are accepted."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags

@@ -1,5 +1,7 @@
 """Exact sums of products of columns, of rows on a fixed-point grid."""
 
+from collections.abc import Callable, Iterator
+from itertools import pairwise, product
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -14,11 +16,12 @@ Ints = npt.NDArray[np.int64]
 # Values are multiples of 2**-20 below 2**10, in two slices: value = upper * 2**16 + lower.
 GRID_BITS = 20
 LARGEST = 2**30 - 1
-_SLICE = 2**16
-# Rows whose products are added as doubles at once. Up to 2**20 the sums are exact.
-BLOCK_ROWS = 4096
+# Values that are converted at once, in the cache of the processor.
+_CACHED_VALUES = 2**14
 # For so few rows a plain loop is faster than a matrix product.
 _FEW_ROWS = 4
+# Up to so many runs of columns, products are copied run by run.
+_FEW_RUNS = 64
 
 
 class Slices(NamedTuple):
@@ -31,6 +34,18 @@ class Slices(NamedTuple):
     upper: Any
     lower: Any
     n_clipped: Ints
+
+    def select(self, columns: Ints) -> "Slices":
+        """Return some columns, in this order; -1 gives a column of zeros."""
+        sources, is_known = np.maximum(columns, 0), columns >= 0
+        if sp.issparse(self.upper):
+            upper, lower = self.upper[:, sources], self.lower[:, sources]
+            for part in (upper, lower):
+                part.data *= is_known[part.indices]
+        else:  # in C order
+            upper = np.take(self.upper, sources, axis=1) * is_known
+            lower = np.take(self.lower, sources, axis=1) * is_known
+        return Slices(upper, lower, self.n_clipped[sources] * is_known)
 
 
 def slice_columns(
@@ -145,13 +160,19 @@ class Gram:
     [[1.25, 1.5], [1.5, 5.0]]
     """
 
-    __slots__ = ("lead", "n_clipped", "products")
+    __slots__ = ("_floats", "lead", "n_clipped", "products")
 
     def __init__(self, n_columns: int, lead: int | None = None) -> None:
         self.lead = lead
+        self._floats: Floats | None = None
         n_rows = n_columns if lead is None else 2
         self.products: Ints = np.zeros((3, n_rows, n_columns), np.int64)
         self.n_clipped: Ints = np.zeros(n_columns, np.int64)
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return len(self.n_clipped)
 
     def add(self, rows: Slices) -> None:
         """Add the products of some rows, at most 2**20."""
@@ -163,6 +184,8 @@ class Gram:
 
     def _change(self, rows: Slices, sign: int) -> None:
         n_rows = rows.upper.shape[0]
+        if self.lead is not None or not sp.issparse(rows.upper):
+            self._floats = None
         if self.lead is not None:
             self.products += sign * multiply_diagonal(rows, self.lead)
         elif sp.issparse(rows.upper):
@@ -186,6 +209,7 @@ class Gram:
             sign,
             upper.shape[1],
             self.products,
+            self._floats,
         )
 
     def put(self, columns: Ints, products: Ints, n_clipped: Ints) -> None:
@@ -206,6 +230,9 @@ class Gram:
         else:
             self.products[:, :, columns] = products
             self.products[:, columns, :] = np.swapaxes(products, 1, 2)
+            if self._floats is not None:
+                self._floats[columns] = _convert(*self.products[:, columns])
+                self._floats[:, columns] = self._floats[columns].T
         self.n_clipped[columns] = n_clipped[columns]
 
     def select(self, columns: Ints, lead: int | None = None) -> "Gram":
@@ -214,20 +241,43 @@ class Gram:
         places = np.flatnonzero(columns >= 0)
         sources = columns[places]
         if self.lead is None:
-            for part, source in zip(gram.products, self.products, strict=True):
-                part[np.ix_(places, places)] = source[np.ix_(sources, sources)]
+            gram._copy_pairs(self.products, places, sources)
         else:
             gram.products[:, :, places] = self.products[:, :, sources]
         gram.n_clipped[places] = self.n_clipped[sources]
         return gram
 
+    def _copy_pairs(self, products: Ints, places: Ints, sources: Ints) -> None:
+        """Write the products of all pairs of some columns."""
+        runs = list(_find_runs(places, sources))
+        if len(runs) <= _FEW_RUNS:  # three times as fast
+            for (rows, old_rows), (columns, old_columns) in product(runs, runs):
+                self.products[:, rows, columns] = products[:, old_rows, old_columns]
+            return
+        for part, source in zip(self.products, products, strict=True):
+            part[np.ix_(places, places)] = source[np.ix_(sources, sources)]
+
     def to_float(self) -> Floats:
         """Return the sums of products in float64, in units of the grid's scale."""
-        high, mixed, low = self.products
-        values: Floats = high * 2.0 ** (32 - 2 * GRID_BITS)
-        values += mixed * 2.0 ** (16 - 2 * GRID_BITS)
-        values += low * 2.0 ** (-2 * GRID_BITS)
+        values = np.empty(self.products.shape[1:])
+        n_rows = max(1, _CACHED_VALUES // max(1, self.products.shape[2]))
+        for begin in range(0, len(values), n_rows):
+            here = slice(begin, begin + n_rows)
+            values[here] = _convert(*(products[here] for products in self.products))
         return values
+
+    def read_floats(self) -> Floats:
+        """Return `to_float()`, which is kept; it must not be changed.
+
+        Changes by sparse rows and of some columns renew only what they concern.
+        """
+        if self._floats is None:
+            self._floats = self.to_float()
+        return self._floats
+
+    def settle(self) -> "Gram":
+        """Return the products with all changes."""
+        return self
 
     def exact_product(self, row: int, column: int) -> int:
         """Return one sum of products as an integer, in units of 2**-40."""
@@ -262,6 +312,79 @@ class Gram:
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
         """Pickle the integers."""
         return type(self)._from_state, (self._to_state(),)
+
+
+class PendingGram(Gram):
+    """Changes of products that are made later, in the original: `settle` returns it.
+
+    A large matrix is then neither copied nor read.
+
+    Parameters
+    ----------
+    original : Gram
+        The products; not changed before `settle` is called.
+    """
+
+    __slots__ = ("_changes", "_original")
+
+    def __init__(self, original: Gram) -> None:
+        self.lead, self._original = original.lead, original
+        self._changes: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return self._original.n_columns
+
+    def _change(self, rows: Slices, sign: int) -> None:
+        self._changes.append((Gram._change, (rows, sign)))
+
+    def put(self, columns: Ints, products: Ints, n_clipped: Ints) -> None:
+        """Replace all products with these columns; see `Gram.put`."""
+        self._changes.append((Gram.put, (columns, products, n_clipped)))
+
+    def select(self, columns: Ints, lead: int | None = None) -> Gram:
+        """Return the changed products of some columns; see `Gram.select`."""
+        gram = self._original.select(columns, lead)
+        for change, (rows, *others) in self._changes:
+            if change is not Gram._change:
+                return self.copy().select(columns, lead)
+            change(gram, rows.select(columns), *others)
+        return gram
+
+    def to_float(self) -> Floats:
+        """Return the changed products in float64; see `Gram.to_float`."""
+        return self.copy().to_float()
+
+    def copy(self) -> Gram:
+        """Return the changed products with their own memory."""
+        return self._change_all(self._original.copy())
+
+    def settle(self) -> Gram:
+        """Make all changes in the original and return it. Cannot fail."""
+        return self._change_all(self._original)
+
+    def _change_all(self, gram: Gram) -> Gram:
+        for change, arguments in self._changes:
+            change(gram, *arguments)
+        return gram
+
+
+def _convert(high: Ints, mixed: Ints, low: Ints) -> Floats:
+    """Return sums of products in float64, in units of the grid's scale."""
+    values = np.multiply(high, 2.0 ** (32 - 2 * GRID_BITS), dtype=np.float64)
+    values += mixed * 2.0 ** (16 - 2 * GRID_BITS)
+    values += low * 2.0 ** (-2 * GRID_BITS)
+    return values
+
+
+def _find_runs(places: Ints, sources: Ints) -> Iterator[tuple[slice, slice]]:
+    """Iterate over the runs in which both arrays count up; a copy of a run is fast."""
+    breaks = np.flatnonzero((np.diff(places) != 1) | (np.diff(sources) != 1)) + 1
+    edges = [0, *breaks.tolist(), len(places)]
+    for begin, end in pairwise(edges if len(places) else []):
+        place, source = int(places[begin]), int(sources[begin])
+        yield slice(place, place + end - begin), slice(source, source + end - begin)
 
 
 def multiply_diagonal(rows: Slices, lead: int) -> Ints:

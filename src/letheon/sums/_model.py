@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from scipy.special import logsumexp
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -15,9 +14,10 @@ from letheon.data import Frame, hold_labels, numbers_of
 from letheon.delta import Block, Delta, DeltaMixin, RowSource, StepPlan
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.parallel import one_thread
+from letheon.predictor import Answers, NumberInputs, Predictor, ScorePredictor, normalise_logs
 from letheon.removal import Cache
 from letheon.sums._table_sums import Grid, Role, RowPart, TableSums, count_labels, split_block
-from letheon.validation import Rules, validate_parameters
+from letheon.validation import Rules
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -38,6 +38,23 @@ def make_facts(*tasks: Any) -> MethodFacts:
         batches=True,
         replay="bitwise",
     )
+
+
+def read_solution(name: str, doc: str) -> Any:
+    """Return a property that reads a field of the solution of a `SumsModel`."""
+    return property(lambda model: getattr(model._get_solution(), name), doc=doc)
+
+
+def make_predictor(model: Any, scores: Any, kind: str, claim: Guarantee) -> Predictor:
+    """Return the predictor of a model whose rows are numbers."""
+    names, classes = vars(model).get("feature_names_in_"), getattr(model, "classes_", None)
+    inputs = NumberInputs(
+        int(model.n_features_in_),
+        None if names is None else tuple(map(str, names)),
+        model.__sklearn_tags__().input_tags.sparse,
+    )
+    answers = Answers(kind, None if classes is None else np.array(classes))
+    return ScorePredictor(inputs, scores, answers, claim)
 
 
 class SumsModel(DeltaMixin, BaseEstimator):
@@ -81,6 +98,14 @@ class SumsModel(DeltaMixin, BaseEstimator):
         grid: Grid = self.published_
         return grid
 
+    def _make_scores(self, solution: Any) -> tuple[Any, str]:
+        """Return the scores of a predictor (see `ScorePredictor`) and what they mean."""
+        raise NotImplementedError(f"{type(self).__name__} must make its scores")
+
+    def _make_predictor(self, claim: Guarantee) -> Predictor:
+        scores, kind = self._make_scores(self._get_solution())
+        return make_predictor(self, scores, kind, claim)
+
     def _after_change(self) -> None:
         self.solution_ = Cache[Any]()
 
@@ -92,9 +117,6 @@ class SumsModel(DeltaMixin, BaseEstimator):
         """Number of values of each feature beyond the range of the grid; they are clipped."""
         check_is_fitted(self)
         return self.sums_.n_clipped
-
-    def _check_parameters(self) -> None:
-        validate_parameters(self)
 
     def _convert_table(self, X: Any, *, copy: bool) -> Any:
         if isinstance(X, Frame):
@@ -193,12 +215,14 @@ class SumsModel(DeltaMixin, BaseEstimator):
         grid, n_recounted = self._recount(sums, delta, added, old_grid, stale)
         sums.require_values()
         self._check_size(sums.n_rows, sums.n_features, sums.class_rows)
-
-        def apply() -> None:
-            self.sums_ = sums
-
         work = min(1.0, n_recounted / max(1, len(stale)))
         rebuilt = {"columns": n_recounted} if n_recounted else {}
+        replace_sums = self._replace_sums(sums)
+
+        def apply() -> None:
+            sums.settle()
+            replace_sums()
+
         plan = StepPlan(published=grid, apply=apply, work=work, rebuilt=rebuilt)
         return self._make_plan(sums, grid, plan)
 
@@ -216,6 +240,9 @@ class SumsModel(DeltaMixin, BaseEstimator):
         usually one pass counts its sums and its products.
         """
         source, uncounted = delta.source, np.flatnonzero(stale)
+        if delta.find_rows is not None and len(uncounted):  # cheap: no guess is necessary
+            sums.recount_columns(sums.read_parts_with(delta, uncounted), uncounted)
+            uncounted = uncounted[:0]
         grid = sums.guess_grid(source, uncounted, self.seed_)
         for part in added:
             sums.count_products(sums.slice_groups(part, grid), 1)
@@ -225,12 +252,13 @@ class SumsModel(DeltaMixin, BaseEstimator):
             columns = np.flatnonzero(np.concatenate([stale, grid.stale_targets(old_grid)]))
             if grid.root_scale != old_grid.root_scale or len(columns) > len(stale) // 2:
                 if len(uncounted):
-                    sums.recount_columns(source, uncounted)
+                    sums.recount_columns(sums.read_parts(source), uncounted)
                 grid = sums.make_grid(self.seed_)
                 sums.recount_all(source, grid)
                 return grid, len(stale)
             if len(columns):
-                sums.recount_products(source, grid, columns, uncounted)
+                parts = sums.read_parts_with(delta, columns)
+                sums.recount_products(parts, grid, columns, uncounted)
             n_recounted = max(n_recounted, len(columns))
             old_grid, grid = grid, sums.make_grid(self.seed_)
             stale, uncounted = np.zeros_like(stale), uncounted[:0]
@@ -245,7 +273,7 @@ class SumsModel(DeltaMixin, BaseEstimator):
         Also returns the old grid of the new features, and which of them must be counted again.
         """
         grid, layout = self._get_grid(), delta.layout
-        sums = self.sums_.copy()
+        sums = self.sums_.fork()
         for sign, part in changes:
             if sign < 0:
                 sums.count_columns(part, -1)
@@ -356,16 +384,13 @@ class ScoresMixin:
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Return the most probable class of every row."""
         classes, scores = self._score_classes(X)
-        labels: npt.NDArray[Any] = classes[scores.argmax(axis=1)]
-        return labels
+        return Answers("log-joint", classes).predict(scores)
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithms of the class probabilities."""
-        scores = self._score_classes(X)[1]
-        totals = np.asarray(logsumexp(scores, axis=1))
-        logs: Floats = scores - totals[:, None]
-        return logs
+        return normalise_logs(self._score_classes(X)[1])
 
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities, in the order of `classes_`."""
-        return np.exp(self.predict_log_proba(X))
+        classes, scores = self._score_classes(X)
+        return Answers("log-joint", classes).predict_proba(scores)

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from letheon.data import Frame, numbers_of
 from letheon.delta import Delta, StableTransformer, StepPlan
 from letheon.guarantee import MethodFacts
+from letheon.parallel import ROWS_TOGETHER, one_thread
 from letheon.sums._model import Ints, SumsModel, make_facts
 from letheon.sums._solve import read_moments
 from letheon.sums._table_sums import Grid, Role, RowPart, TableSums, split_block
@@ -171,7 +172,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, SumsModel, StableTransformer):
 
     def _transform_with(self, published: Components, X: Any) -> Floats:
         rows = numbers_of(X) if isinstance(X, Frame) else X
-        projected: Floats = (rows - published.centres) @ published.directions.T
+        projected = _project(rows - published.centres, published.directions)
         if self.whiten:
             projected /= self._deviations(published)
         return projected
@@ -235,6 +236,19 @@ class PCA(ClassNamePrefixFeaturesOutMixin, SumsModel, StableTransformer):
         most = min(self.sums_.n_rows, self.sums_.n_features)
         others = self.published_.spectrum[self.n_components_ : most]
         return float(others.mean()) if len(others) else 0.0
+
+
+def _project(rows: Floats, directions: Floats) -> Floats:
+    """Return products with the directions, to the last bit the same for a row alone and in a table.
+
+    BLAS gives other bits for other numbers of rows, so all groups have the same number.
+    """
+    n_rows, n_features = rows.shape
+    padded = np.zeros((-(-n_rows // ROWS_TOGETHER), ROWS_TOGETHER, n_features))
+    padded.reshape(-1, n_features)[:n_rows] = rows
+    with one_thread():
+        products: Floats = padded @ directions.T
+    return products.reshape(-1, len(directions))[:n_rows]
 
 
 def _fix_signs(directions: Floats) -> Floats:

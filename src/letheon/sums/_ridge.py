@@ -10,8 +10,25 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from letheon.base import KeywordScoreMixin, lock_model
 from letheon.guarantee import MethodFacts
 from letheon.parallel import one_thread
-from letheon.sums._model import Ints, LabelsMixin, SumsModel, make_facts, require_classes
-from letheon.sums._solve import Moments, read_moments, scale_penalty, solve_positive
+from letheon.predictor import AffineScores, Answers
+from letheon.sums._model import (
+    Ints,
+    LabelsMixin,
+    SumsModel,
+    make_facts,
+    read_solution,
+    require_classes,
+)
+from letheon.sums._solve import (
+    Moments,
+    descend_centred,
+    factorise,
+    is_large,
+    read_cross_moments,
+    read_moments,
+    scale_penalty,
+    solve_positive,
+)
 from letheon.sums._table_sums import Grid, Role, TableSums
 from letheon.validation import Boolean, Interval, Rules
 
@@ -97,18 +114,38 @@ class RidgeBase(SumsModel):
         """
         return self._learn_table(X, y, ids, sample_weight)
 
-    def _pose_problem(self, sums: TableSums, grid: Grid) -> _RidgeProblem:
+    def _pose_problem(self, sums: TableSums, grid: Grid, moments: Moments) -> _RidgeProblem:
+        """Return the problem; the last columns of the scatter are those of the targets."""
         raise NotImplementedError(f"{type(self).__name__} must pose its problem")
 
     def _solve(self, sums: TableSums, grid: Grid) -> LinearSolution:
-        problem = self._pose_problem(sums, grid)
         n_features = sums.n_features
-        matrix = problem.moments.scatter[:n_features, :n_features].copy()
-        matrix[np.diag_indices(n_features)] += scale_penalty(self.alpha, grid.scales)
-        coef, intercept = self._convert_solution(
-            solve_positive(matrix, problem.right), problem, grid
-        )
+        penalty = scale_penalty(self.alpha, grid.scales)
+        solved = self._solve_large(sums, grid, penalty) if self.fit_intercept else None
+        if solved is None:
+            moments = read_moments(sums, grid, is_centred=self.fit_intercept)
+            problem = self._pose_problem(sums, grid, moments)
+            matrix = moments.scatter[:n_features, :n_features]  # used only here
+            matrix[np.diag_indices(n_features)] += penalty
+            solve = factorise if self.fit_intercept else solve_positive
+            solved = solve(matrix, problem.right), problem
+        coef, intercept = self._convert_solution(*solved, grid)
         return LinearSolution(coef, intercept, np.asarray(sums.classes))
+
+    def _solve_large(
+        self, sums: TableSums, grid: Grid, penalty: Floats
+    ) -> tuple[Floats, _RidgeProblem] | None:
+        """Return the solution by conjugate gradients and its problem; None if they do not fit.
+
+        The products in float64 are kept between requests: they are a function of the integers.
+        """
+        if not is_large(sums.n_features, sums.grams[0].n_columns - sums.n_features - 1):
+            return None
+        products, factor = sums.grams[0].read_floats(), grid.root_scale**2
+        moments = read_cross_moments(products, factor, sums.n_features)
+        problem = self._pose_problem(sums, grid, moments)
+        solution = descend_centred(products, factor, moments, penalty, problem.right)
+        return None if solution is None else (solution, problem)
 
     def _convert_solution(
         self, solution: Floats, problem: _RidgeProblem, grid: Grid
@@ -146,11 +183,12 @@ class RidgeBase(SumsModel):
 
     def _solve_path(self, sums: TableSums, grid: Grid, alphas: Floats) -> tuple[Floats, Floats]:
         """Return the coefficients and intercepts of all penalties."""
-        problem = self._pose_problem(sums, grid)
+        moments = read_moments(sums, grid, is_centred=self.fit_intercept)
+        problem = self._pose_problem(sums, grid, moments)
         n = sums.n_features
         # With w = coef / penalty**(1/2), the penalty is alpha times the identity.
         unit = np.sqrt(scale_penalty(1.0, grid.scales))
-        matrix = problem.moments.scatter[:n, :n] / unit[:, None] / unit
+        matrix = moments.scatter[:n, :n] / unit[:, None] / unit
         spectrum, vectors = np.linalg.eigh(matrix)
         right = vectors.T @ (problem.right / unit[:, None])
         path = [
@@ -163,11 +201,17 @@ class RidgeBase(SumsModel):
         ]
         return np.array([coef for coef, _ in path]), np.array([value for _, value in path])
 
-    def _decide(self, X: Any) -> tuple[LinearSolution, Floats]:
-        """Return the solution and its linear functions, shape (n_rows, n_targets)."""
+    _answer_kind: ClassVar[str] = "values"
+
+    def _make_scores(self, solution: LinearSolution) -> tuple[AffineScores, str]:
+        return AffineScores(solution.coef, (solution.intercept,)), self._answer_kind
+
+    def _decide(self, X: Any) -> tuple[Answers, Floats]:
+        """Return the linear functions of rows, shape (n_rows, n_targets), and their meaning."""
         solution: LinearSolution = self._get_solution()
-        rows = self._convert_new_rows(X)
-        return solution, np.asarray(rows @ solution.coef.T) + solution.intercept
+        scores, kind = self._make_scores(solution)
+        classes = solution.classes if self._role == "indicators" else None
+        return Answers(kind, classes), scores.compute(self._convert_new_rows(X))
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: sparse input is accepted."""
@@ -248,11 +292,11 @@ class Ridge(KeywordScoreMixin, RegressorMixin, RidgeBase):
             raise ValueError(f"y has shape {target.shape}; expected one or two dimensions")
         return np.ascontiguousarray(target + 0.0)
 
-    def _pose_problem(self, sums: TableSums, grid: Grid) -> _RidgeProblem:
-        moments = read_moments(sums, grid, is_centred=self.fit_intercept)
+    def _pose_problem(self, sums: TableSums, grid: Grid, moments: Moments) -> _RidgeProblem:
         n = sums.n_features
         means = grid.target_centres + grid.target_scales * moments.means[n:]
-        return _RidgeProblem(moments, moments.scatter[:n, n:], means, grid.target_scales)
+        right = moments.scatter[:n, n - len(moments.means) :]
+        return _RidgeProblem(moments, right, means, grid.target_scales)
 
     @property
     def coef_(self) -> Floats:
@@ -268,8 +312,8 @@ class Ridge(KeywordScoreMixin, RegressorMixin, RidgeBase):
 
     def predict(self, X: Any) -> Floats:
         """Return the predicted targets, shape (n_rows,) or (n_rows, n_targets)."""
-        values = self._decide(X)[1]
-        return values[:, 0] if values.shape[1] == 1 else values
+        answers, scores = self._decide(X)
+        return answers.predict(scores)
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: several targets are accepted."""
@@ -320,42 +364,36 @@ class RidgeClassifier(LabelsMixin, KeywordScoreMixin, ClassifierMixin, RidgeBase
     """
 
     facts: ClassVar[MethodFacts] = make_facts("classification")
+    _answer_kind: ClassVar[str] = "margins"
     _role: ClassVar[Role] = "indicators"
 
     def _check_size(self, n_rows: int, n_features: int, class_rows: Ints) -> None:  # noqa: ARG002
         require_classes(class_rows)
 
-    def _pose_problem(self, sums: TableSums, grid: Grid) -> _RidgeProblem:
-        moments = read_moments(sums, grid, is_centred=self.fit_intercept)
+    def _pose_problem(
+        self,
+        sums: TableSums,
+        grid: Grid,  # noqa: ARG002
+        moments: Moments,
+    ) -> _RidgeProblem:
         n = sums.n_features
-        shares, right = moments.means[n:], 2.0 * moments.scatter[:n, n:]
+        shares = moments.means[n:]
+        right = 2.0 * moments.scatter[:n, -len(shares) :]
         if not self.fit_intercept:
             right -= (moments.weight * moments.means[:n])[:, None]
         if len(shares) == 2:
             shares, right = shares[1:], right[:, 1:]
         return _RidgeProblem(moments, right, 2.0 * shares - 1.0, np.ones(len(shares)))
 
-    @property
-    def coef_(self) -> Floats:
-        """Coefficients, shape (1, n_features) or (n_classes, n_features)."""
-        coef: Floats = self._get_solution().coef
-        return coef
-
-    @property
-    def intercept_(self) -> Floats:
-        """Intercepts, shape (1,) or (n_classes,)."""
-        intercept: Floats = self._get_solution().intercept
-        return intercept
+    coef_ = read_solution("coef", "Coefficients, shape (1, n_features) or (n_classes, n_features).")
+    intercept_ = read_solution("intercept", "Intercepts, shape (1,) or (n_classes,).")
 
     def decision_function(self, X: Any) -> Floats:
         """Return the regression values, shape (n_rows,) or (n_rows, n_classes)."""
-        values = self._decide(X)[1]
-        return values[:, 0] if values.shape[1] == 1 else values
+        answers, scores = self._decide(X)
+        return answers.decision_function(scores)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Return the class with the largest regression value for every row."""
-        solution, values = self._decide(X)
-        is_binary = values.shape[1] == 1
-        codes = (values[:, 0] > 0).astype(np.int64) if is_binary else values.argmax(axis=1)
-        labels: npt.NDArray[Any] = solution.classes[codes]
-        return labels
+        answers, scores = self._decide(X)
+        return answers.predict(scores)

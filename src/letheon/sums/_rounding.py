@@ -34,7 +34,16 @@ _MARGIN = 2.0**-44
 
 
 class LocationScale(NamedTuple):
-    """Published centre and scale of each column; float64 arrays. A scale is a power of two."""
+    """Published centre and scale of each column; float64 arrays. A scale is a power of two.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.sums import LocationScale
+    >>> published = LocationScale(centre=np.array([10.0]), scale=np.array([4.0]))
+    >>> (np.array([[18.0]]) - published.centre) / published.scale
+    array([[2.]])
+    """
 
     centre: Floats
     scale: Floats

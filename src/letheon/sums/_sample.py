@@ -6,8 +6,12 @@ from numpy.typing import NDArray
 from letheon.data import Ids
 from letheon.purposes import Purpose
 from letheon.sums._rounding import round_count
+from letheon.validation import Whole
 
 _RANGE = 1 << 64
+# Rules of parameters. Larger values make no difference, or take all time and memory.
+SAMPLE_SIZE = Whole(1, 10**9)
+FOLDS = Whole(2, 1000)
 
 
 def sample_border(n_people: int, n_total: int) -> int:
@@ -15,8 +19,28 @@ def sample_border(n_people: int, n_total: int) -> int:
 
     It depends on the rounded number of people in total, so it rarely changes when people are
     removed. The expected size of the sample is `n_people` to 1.2 times `n_people`, or everyone.
+
+    Parameters
+    ----------
+    n_people : int
+        Number of people wanted.
+    n_total : int
+        Number of people in total.
+
+    Returns
+    -------
+    int
+        A border between 0 and 2**64.
+
+    Examples
+    --------
+    >>> from letheon.sums import sample_border
+    >>> sample_border(100, 50) == 2**64
+    True
+    >>> sample_border(100, 1000) == sample_border(100, 999)
+    True
     """
-    return min(_RANGE, n_people * _RANGE // max(1, round_count(n_total)))
+    return min(_RANGE, int(n_people) * _RANGE // max(1, round_count(n_total)))
 
 
 def draw_sample(

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -12,10 +11,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from letheon.data import Frame, numbers_of
-from letheon.delta import Block, RowSource
+from letheon.delta import Block, Delta, RowSource
 from letheon.sums._columns import ColumnSums
 from letheon.sums._gram import (
     Gram,
+    PendingGram,
     Slices,
     empty_slices,
     multiply_diagonal,
@@ -114,15 +114,6 @@ class RowPart(NamedTuple):
             None if labels is None else labels[rows],
             None if roots is None else roots[rows],
         )
-
-    def iter_dense(self) -> Iterator[Floats]:
-        """Iterate over the features as dense arrays in C order; sparse rows in small parts."""
-        if not sp.issparse(self.X):
-            yield self.X
-            return
-        step = max(1, _PART_VALUES // max(1, self.X.shape[1]))
-        for start in range(0, self.X.shape[0], step):
-            yield self.X[start : start + step].toarray()
 
     def take_columns(self, columns: Ints) -> Floats:
         """Return some features as a dense array in C order."""
@@ -233,17 +224,13 @@ class TableSums:
                 "some rows have weights and some do not; expected sample_weight in all calls or "
                 "in none"
             )
-        n_done = 0
+        self.features.add(part.X) if sign > 0 else self.features.subtract(part.X)
         try:
-            for X in part.iter_dense():
-                self.features.add(X) if sign > 0 else self.features.subtract(X)
-                n_done += 1
             if self.targets.n_columns:
                 X = part.column_targets
                 self.targets.add(X) if sign > 0 else self.targets.subtract(X)
-        except ValueError:  # infinity: undo the parts before it
-            for X in islice(part.iter_dense(), n_done):
-                self.features.subtract(X) if sign > 0 else self.features.add(X)
+        except ValueError:  # infinity
+            self.features.subtract(part.X) if sign > 0 else self.features.add(part.X)
             raise
         self.n_rows += sign * part.X.shape[0]
 
@@ -345,11 +332,13 @@ class TableSums:
             gram = self.grams[number]
             gram.add(rows) if sign > 0 else gram.subtract(rows)
 
-    def recount_columns(self, source: RowSource, columns: Ints) -> None:
-        """Count the sums of some features again."""
-        fresh = ColumnSums(len(columns))
-        for part in self.read_parts(source):
+    def recount_columns(self, parts: Iterable[RowPart], columns: Ints) -> None:
+        """Count the sums of some features again; rows that are not in `parts` have zeros."""
+        fresh, n_zeros = ColumnSums(len(columns)), self.n_rows
+        for part in parts:
             fresh.add(part.take_columns(columns))
+            n_zeros -= part.X.shape[0]
+        fresh.add(sp.csr_array((n_zeros, len(columns))))
         self.features.put(columns, fresh)
 
     def guess_grid(self, source: RowSource, columns: Ints, seed: int) -> Grid:
@@ -368,13 +357,17 @@ class TableSums:
             self.features = exact
 
     def recount_products(
-        self, source: RowSource, grid: Grid, columns: Ints, uncounted: Ints
+        self, parts: Iterable[RowPart], grid: Grid, columns: Ints, uncounted: Ints
     ) -> None:
-        """Count all products with some columns again, and the sums of uncounted features."""
+        """Count all products with some columns again, and the sums of uncounted features.
+
+        Rows that are not in `parts` have zeros in these columns; none is missing if `uncounted` is
+        not empty.
+        """
         fresh: list[Any] = [0] * len(self.grams)
         n_clipped: list[Any] = [0] * len(self.grams)
         features = ColumnSums(len(uncounted))
-        for part in self.read_parts(source):
+        for part in parts:
             if len(uncounted):
                 features.add(part.take_columns(uncounted))
             for number, rows in self.slice_groups(part, grid):
@@ -401,10 +394,18 @@ class TableSums:
         for block in source.blocks():
             yield from split_block(block, self.role)
 
+    def read_parts_with(self, delta: Delta, columns: Ints) -> Iterator[RowPart]:
+        """Iterate over the rows after a change; those with zeros in some columns may be missing."""
+        if delta.find_rows is None or (columns >= self.n_features).any():
+            yield from self.read_parts(delta.source)
+            return
+        for block in delta.source.blocks(delta.find_rows(columns)):
+            yield from split_block(block, self.role)
+
     def with_features(self, layout: Ints) -> "TableSums":
         """Return the sums of some features, in this order; -1 gives an empty column."""
-        sums = self.copy()
-        n_others = self.grams[0].products.shape[2] - self.n_features
+        sums = self._copy_columns()
+        n_others = self.grams[0].n_columns - self.n_features
         columns = np.concatenate([layout, self.n_features + np.arange(n_others)])
         sums.features = self.features.select(layout)
         sums.grams = [gram.select(columns, len(layout)) for gram in self.grams]
@@ -412,7 +413,7 @@ class TableSums:
 
     def with_classes(self, classes: npt.NDArray[Any], class_rows: Ints) -> "TableSums":
         """Return the sums with other classes; new ones are empty, missing ones are dropped."""
-        sums = self.copy()
+        sums = self._copy_columns()
         assert self.classes is not None
         numbers = {label: k for k, label in enumerate(self.classes.tolist())}
         old = np.array([numbers.get(label, -1) for label in classes.tolist()], np.int64)
@@ -420,18 +421,33 @@ class TableSums:
         if self.has_groups:
             sums.grams = [self.grams[k].copy() if k >= 0 else sums._make_gram() for k in old]
         else:
-            n, constant = self.n_features, self.grams[0].products.shape[2] - 1
+            n, constant = self.n_features, self.grams[0].n_columns - 1
             indicators = np.where(old >= 0, n + old, -1)
             columns = np.concatenate([np.arange(n), indicators, [constant]])
             sums.grams = [gram.select(columns) for gram in self.grams]
         return sums
 
+    def fork(self) -> "TableSums":
+        """Return a copy whose products are changed when `settle` is called, in the originals."""
+        other = self._copy_columns()
+        other.grams = [PendingGram(gram) for gram in self.grams]
+        return other
+
+    def settle(self) -> None:
+        """Make the pending changes of products. Cannot fail."""
+        self.grams = [gram.settle() for gram in self.grams]
+
     def copy(self) -> "TableSums":
         """Return a copy with its own memory."""
+        other = self._copy_columns()
+        other.grams = [gram.copy() for gram in self.grams]
+        return other
+
+    def _copy_columns(self) -> "TableSums":
+        """Return a copy with its own memory, except for the products, which may be large."""
         other = object.__new__(type(self))
         vars(other).update(vars(self))
         other.features, other.targets = self.features.copy(), self.targets.copy()
-        other.grams = [gram.copy() for gram in self.grams]
         other.class_rows = self.class_rows.copy()
         return other
 

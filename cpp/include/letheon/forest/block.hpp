@@ -34,9 +34,10 @@ struct Verdict {
   float threshold = 0.0f;
   bool saw_missing = false;   // NaN at the attribute among the node's rows
   bool missing_left = false;  // where NaN goes, if there is any
+  bool is_category = false;   // the test is x == threshold, not x <= threshold
 
   [[nodiscard]] bool sends_left(float x) const noexcept {
-    return x <= threshold || (missing_left && x != x);
+    return (is_category ? x == threshold : x <= threshold) || (missing_left && x != x);
   }
 };
 
@@ -48,13 +49,14 @@ struct Draft {
     std::uint32_t size;
     bool truncated;    // the node has values beyond the kept ones
     bool has_missing;  // then `missing` holds its lanes, at n_lanes * (number of the list)
+    bool is_category = false;
   };
 
   std::uint32_t n_lanes = 0;
   std::vector<List> lists;
   std::vector<float> values;
   std::vector<std::int64_t> copies;  // weight of the rows that have the value
-  std::vector<std::int64_t> left;    // n_lanes per entry: rows with x <= value
+  std::vector<std::int64_t> left;    // n_lanes per entry: rows that the value sends left
   std::vector<std::int64_t> missing;
 
   void clear(std::uint32_t lanes) {
@@ -127,6 +129,7 @@ class Block {
     std::uint8_t n_one_sided;  // how many of them have an empty side; kUnknown since a value left
     std::uint8_t truncated;
     std::uint8_t keeps_missing;  // lanes of the missing rows are there
+    std::uint8_t is_category;    // only rows that have the value are left of it
   };
   static constexpr std::uint8_t kUnknown = 255;
 

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "letheon/forest/spec.hpp"
-#include "letheon/forest/table.hpp"
+#include "letheon/common/table.hpp"
 #include "letheon/forest/tree.hpp"
-#include "letheon/keyed_hash.hpp"
+#include "letheon/common/keyed_hash.hpp"
 
 namespace letheon::forest {
 

@@ -5,18 +5,18 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <vector>
 
-#include "letheon/forest/id_table.hpp"
+#include "letheon/common/gate.hpp"
+#include "letheon/common/id_table.hpp"
+#include "letheon/common/row_views.hpp"
 #include "letheon/forest/inspect.hpp"
 #include "letheon/forest/predict.hpp"
 #include "letheon/forest/scan.hpp"
 #include "letheon/forest/spec.hpp"
-#include "letheon/forest/table.hpp"
+#include "letheon/common/table.hpp"
 #include "letheon/forest/tree.hpp"
 
 namespace letheon::forest {
@@ -39,6 +39,9 @@ class Forest {
   Report learn(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids, bool eager,
                std::size_t n_threads);
 
+  // New weights of rows by class, as in Table::reweigh; all trees are regrown when needed.
+  Report reweigh(std::span<const std::uint32_t> before, std::span<const std::uint32_t> after);
+
   [[nodiscard]] Found find(const IdBatch& wanted) const;
   // Slots must be held, ascending and distinct; std::invalid_argument otherwise.
   Report forget(std::span<const Slot> slots, bool eager, std::size_t n_threads);
@@ -56,6 +59,8 @@ class Forest {
   [[nodiscard]] Answer predict(const MatrixView& X, std::size_t n_threads);
   [[nodiscard]] std::vector<std::int64_t> apply(const MatrixView& X, std::size_t n_threads);
 
+  // The rows at these slots, which must be held.
+  [[nodiscard]] RowBlock copy_rows(std::span<const Slot> slots) const;
   // Rows in canonical order; the labels become places in `order` (as in trees_bytes).
   [[nodiscard]] RowsView rows(std::span<const std::uint32_t> order) const;
   // Ids of the rows, sorted.
@@ -106,15 +111,12 @@ class Forest {
   template <typename Read>
   [[nodiscard]] auto settled(Read read, std::size_t n_threads);
 
-  // A thread that waits to change the forest holds the gate, so that new readers queue behind; a plain
-  // shared mutex would let a stream of readers block a request permanently.
-  [[nodiscard]] std::shared_lock<std::shared_mutex> reading() const;
-  [[nodiscard]] std::unique_lock<std::shared_mutex> changing();
+  [[nodiscard]] auto reading() const { return gate_.reading(); }
+  [[nodiscard]] auto changing() { return gate_.changing(); }
 
   Spec spec_;
   Key hash_key_;
-  mutable std::mutex gate_;
-  mutable std::shared_mutex mutex_;
+  ModelGate gate_;
   Content content_;
 };
 

@@ -11,7 +11,7 @@
 
 #include "letheon/forest/grow.hpp"
 #include "letheon/forest/spec.hpp"
-#include "letheon/forest/table.hpp"
+#include "letheon/common/table.hpp"
 #include "letheon/forest/tree.hpp"
 
 namespace letheon::forest {

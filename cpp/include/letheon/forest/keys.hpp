@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "letheon/keyed_hash.hpp"
+#include "letheon/common/keyed_hash.hpp"
 
 namespace letheon::forest {
 

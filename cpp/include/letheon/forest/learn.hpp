@@ -27,6 +27,8 @@ class Learner {
   // Kind::unbuilt: the cache does not say how the node is to be split.
   [[nodiscard]] Judgement judge_by_cache(Tree& tree, const Step& step, Members members);
   [[nodiscard]] bool admit(const Tree& tree, const Step& step, Members members) const noexcept;
+  [[nodiscard]] bool admit_categories(Extremes& extremes, std::uint64_t key,
+                                      std::uint32_t attribute, Members members) const noexcept;
   void widen_extremes(Extremes& extremes, std::uint32_t attribute, Members members) const noexcept;
   // Whether the attributes that were passed over as constant are so with the members too.
   [[nodiscard]] bool passed_over_rightly(const Tree& tree, const Step& step, Members members);

@@ -6,7 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "letheon/forest/table.hpp"
+#include "letheon/common/table.hpp"
+#include "letheon/forest/spec.hpp"
 #include "letheon/forest/tree.hpp"
 
 namespace letheon::forest {
@@ -18,8 +19,8 @@ using Missing = std::vector<std::pair<std::uint32_t, NodeId>>;
 void require_finite(const MatrixView& X, std::size_t begin, std::size_t end);
 
 // leaves[i - begin] = the childless node that row i of X reaches.
-void find_leaves(const Tree& tree, const MatrixView& X, std::size_t begin, std::size_t end,
-                 NodeId* leaves) noexcept;
+void find_leaves(const Tree& tree, const Spec& spec, const MatrixView& X, std::size_t begin,
+                 std::size_t end, NodeId* leaves) noexcept;
 
 // Adds what each leaf says: class probabilities, or the mean of the target in units of 2^scale.
 void add_leaves(const Tree& tree, std::span<const NodeId> leaves, int scale,

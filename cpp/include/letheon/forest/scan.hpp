@@ -9,7 +9,7 @@
 
 #include "letheon/forest/block.hpp"
 #include "letheon/forest/spec.hpp"
-#include "letheon/forest/table.hpp"
+#include "letheon/common/table.hpp"
 #include "letheon/forest/tree.hpp"
 
 namespace letheon::forest {
@@ -92,8 +92,10 @@ class Scanner {
                                  std::uint32_t keep);
   void take_found();
   void weigh_copies(const std::uint32_t* weights, std::size_t first);
-  void count_left(const Adder& adder, std::size_t n, std::size_t first);
-  [[nodiscard]] std::optional<Extremes> extremes(std::uint32_t attribute);
+  void count_left(const Adder& adder, std::size_t n, std::size_t first, bool is_category);
+  [[nodiscard]] std::optional<Extremes> extremes(std::uint32_t attribute,
+                                                 std::uint64_t threshold_key);
+  [[nodiscard]] Extremes category_extremes(std::uint64_t key) const noexcept;
   [[nodiscard]] bool codes_vary(const Column& column) const noexcept;
   void tally_codes(const Column& column);
   void gather_values(const Column& column);

@@ -29,6 +29,9 @@ struct Spec {
   // What the draws of a node call each column; empty: its number. With keys, a column that is
   // constant in all rows can leave or come without a change of any other draw.
   std::vector<std::uint32_t> column_keys;
+  // Columns whose values are categories: a node asks whether x is one of them (x == c goes left).
+  // One flag per column; empty: no column.
+  std::vector<std::uint8_t> categorical;
 
   // Matters of speed, never of the result: nodes with fewer rows keep no cache, and a cache holds
   // this many candidates more than the split needs.
@@ -37,6 +40,9 @@ struct Spec {
 
   [[nodiscard]] std::uint32_t column_key(std::uint32_t column) const noexcept {
     return column_keys.empty() ? column : column_keys[column];
+  }
+  [[nodiscard]] bool is_category(std::uint32_t column) const noexcept {
+    return !categorical.empty() && categorical[column] != 0;
   }
   [[nodiscard]] bool is_regression() const noexcept {
     return criterion == Criterion::squared_error;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <new>
 #include <span>
@@ -11,7 +12,7 @@
 #include "letheon/forest/block.hpp"
 #include "letheon/forest/keys.hpp"
 #include "letheon/forest/score.hpp"
-#include "letheon/forest/table.hpp"
+#include "letheon/common/table.hpp"
 
 namespace letheon::forest {
 
@@ -26,13 +27,19 @@ enum class Kind : std::uint8_t {
   random,
 };
 
-// What a random node remembers of its attribute.
+// What a random node remembers of its attribute. For categories `least` is the chosen one, and
+// `greatest` is infinity if there are others, of which it has the weight.
 struct Extremes {
   float least;
   float greatest;
   std::int64_t least_weight;
   std::int64_t greatest_weight;
   std::int64_t missing_weight;
+
+  // Whether a row with this value counts in `greatest_weight`.
+  [[nodiscard]] bool is_greatest(float x) const noexcept {
+    return greatest <= std::numeric_limits<float>::max() ? x == greatest : x != least && x == x;
+  }
 };
 
 // What a set of rows adds up to.
@@ -50,6 +57,7 @@ struct Sums {
 // Adds a row to the lanes and squares of a set, or takes it out (sign = -1).
 void count_row(const RowView& row, int sign, std::span<std::int64_t> lanes, Wide* squares) noexcept;
 
+// The kind, the flags and the size of the cache share four bytes: two nodes fill a cache line.
 struct Node {
   float threshold = 0.0f;
   std::uint32_t attribute = 0;
@@ -57,15 +65,16 @@ struct Node {
   std::uint32_t begin = 0;  // where its rows begin in Tree::rows
   std::uint32_t size = 0;   // number of its rows (not of their weight)
   Kind kind = Kind::unbuilt;
-  bool saw_missing = false;
-  bool missing_left = false;
+  bool saw_missing : 1 = false;
+  bool missing_left : 1 = false;
+  bool is_category : 1 = false;
   std::uint8_t cache_lines = 0;  // size of the cache in lines of 64 bytes, 255 for more
   // A Block (greedy) or Extremes (random); none for small nodes and after loading.
   std::unique_ptr<std::uint64_t[]> cache = nullptr;
 
   [[nodiscard]] bool is_split() const noexcept { return left != 0; }
   [[nodiscard]] Verdict verdict() const noexcept {
-    return {Verdict::Kind::split, attribute, threshold, saw_missing, missing_left};
+    return {Verdict::Kind::split, attribute, threshold, saw_missing, missing_left, is_category};
   }
 };
 

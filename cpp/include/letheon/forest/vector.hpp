@@ -9,15 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-// The sanitizers' run time is not ready when the loader picks an implementation.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__gnu_linux__)
-#define LETHEON_VECTOR __attribute__((target_clones("avx2", "default")))
-#else
-#define LETHEON_VECTOR
-#endif
-
-#define LETHEON_INLINE [[gnu::always_inline]] inline
+#include "letheon/common/clones.hpp"
 
 namespace letheon::forest {
 
@@ -52,8 +44,8 @@ struct Change {
 };
 
 // A row of weight w leaves (w < 0: comes): count[j] -= w where x <= value[j], and copies[j] -= w
-// where x == value[j].
-template <typename Count>
+// where x == value[j]. For categories both count where x == value[j].
+template <typename Count, bool kCategory>
 struct Withdrawal {
   using Counts = typename CountVector<Count>::Type;
 
@@ -71,7 +63,7 @@ struct Withdrawal {
     load(count, counts);
     load(copies, copied);
     const Counts same = __builtin_convertvector((x == values) & w, Counts);
-    counts -= __builtin_convertvector((x <= values) & w, Counts);
+    counts -= kCategory ? same : __builtin_convertvector((x <= values) & w, Counts);
     copied -= same;
     listed |= same;
     died |= same & (Counts)(copied == 0);
@@ -90,10 +82,10 @@ struct Withdrawal {
   }
 };
 
-template <typename Count>
+template <bool kCategory, typename Count>
 LETHEON_INLINE Change withdraw_value(const float* value, std::size_t n, float x, std::int32_t w,
                                      Count* count, Count* copies) noexcept {
-  Withdrawal<Count> withdrawal{x, w};
+  Withdrawal<Count, kCategory> withdrawal{x, w};
   for (std::size_t j = 0; j < n; j += kLanes) {
     typename CountVector<Count>::Type counts;
     withdrawal.apply(value + j, count + j, copies + j, counts);
@@ -101,7 +93,7 @@ LETHEON_INLINE Change withdraw_value(const float* value, std::size_t n, float x,
   return withdrawal.result();
 }
 
-// The same for eight candidates that have an attribute each.
+// The same for eight candidates that have an attribute of two values each: x == value[j] is left.
 template <typename Count>
 LETHEON_INLINE void withdraw_eight(const float* value, const std::uint32_t* attribute,
                                    const float* x, std::int32_t w, Count* count,
@@ -115,7 +107,7 @@ LETHEON_INLINE void withdraw_eight(const float* value, const std::uint32_t* attr
   load(value, values);
   load(gathered, xs);
   load(count, counts);
-  counts -= __builtin_convertvector((xs <= values) & w, typename CountVector<Count>::Type);
+  counts -= __builtin_convertvector((xs == values) & w, typename CountVector<Count>::Type);
   store(count, counts);
 }
 

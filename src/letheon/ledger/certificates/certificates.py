@@ -17,7 +17,12 @@ from sqlalchemy import (
 )
 
 from letheon.exceptions import LedgerMissingError, RequestStateError
-from letheon.ledger.certificates.certify import is_receipt_open, line_before, receipt_key_of
+from letheon.ledger.certificates.certify import (
+    is_receipt_open,
+    line_before,
+    receipt_key_of,
+    reveals_sample,
+)
 from letheon.ledger.certificates.receipt_codes import (
     ReceiptCode,
     check_public_key,
@@ -243,6 +248,12 @@ class Receipts:
                 raise RequestStateError(
                     f"this request has {request.n_ids} people, but a receipt is for one person; "
                     "submit a separate request for each person"
+                )
+            if reveals_sample(self._core, conn, request_id):
+                raise RequestStateError(
+                    f"this request has the state {request.state}, and the model has a keyed "
+                    "sample; a code created now would reveal who is in the sample, so create codes "
+                    "before you verify"
                 )
             conn.execute(update(requests).where(mine).values(receipt_key=key))
             record_event(conn, "receipt-code", {"request": request.id}, self._core.clock())

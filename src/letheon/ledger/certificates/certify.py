@@ -49,6 +49,7 @@ from letheon.ledger.models.commitment import RowSlots, encode_rows
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
+    find_head,
     find_model_by_id,
     find_version,
     locate_signed_file,
@@ -440,6 +441,8 @@ def _find_due_receipts(core: Core, version: VersionRow) -> list[tuple[str, str, 
     member, claim = requests.alias(), blocked.alias()
     erased = select(claim.c.tag).join(member, member.c.id == claim.c.request_id)
     erased = erased.where(member.c.batch_id == version.batch_id)
+    if _is_split(core, version):  # see `reveals_sample`
+        erased = erased.where(member.c.receipt_key.is_not(None))
     in_model = blocked.c.model_id == version.model_id
     theirs = requests.c.id.in_(
         select(blocked.c.request_id).where(in_model, blocked.c.tag.in_(erased))
@@ -543,7 +546,31 @@ def receipt_key_of(core: Core, request_id: str) -> str | None:
 def can_receive_receipt(core: Core, request_id: str) -> bool:
     """Return whether a receipt can still be made for a request."""
     with core.database.transaction() as conn:
-        return is_receipt_open(conn, request_id)
+        return is_receipt_open(conn, request_id) and not reveals_sample(core, conn, request_id)
+
+
+def reveals_sample(core: Core, conn: Connection, request_id: str) -> bool:
+    """Return whether a new receipt code would reveal that a person is in a keyed sample.
+
+    A queued request without a code waits only if its person is in a sample; see `Policy`. The same
+    is true of a request of which this request is a duplicate.
+    """
+    model = conn.execute(select(requests.c.model_id).where(requests.c.id == request_id))
+    if not _is_split(core, find_head(conn, model.scalar_one())):
+        return False
+    mine = select(blocked.c.model_id, blocked.c.tag).where(blocked.c.request_id == request_id)
+    same = tuple_(blocked.c.model_id, blocked.c.tag).in_(mine)
+    query = select(requests.c.id, requests.c.state).join(blocked)
+    query = query.where(same, requests.c.state != "duplicate", requests.c.receipt_key.is_(None))
+    return any(
+        owner != request_id or state not in {"received", "verified"}
+        for owner, state in conn.execute(query)
+    )
+
+
+def _is_split(core: Core, version: VersionRow) -> bool:
+    is_on = core.settings.policy.unsampled_at_once
+    return is_on and bool(version.run.get("has_sample", False))
 
 
 def is_receipt_open(conn: Connection, request_id: str) -> bool:

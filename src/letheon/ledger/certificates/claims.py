@@ -22,11 +22,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from letheon import state
-from letheon.base import neutral_parameters
+from letheon.base import decisive_parameters
+from letheon.definitions import EARLIER_TEXTS
 from letheon.exceptions import SignerRefusedError, StateError
 from letheon.guarantee import DECLARED, KINDS, REQUESTS, Guarantee, MethodFacts
 from letheon.methods import METHODS
 from letheon.naive import NaiveUnlearner
+from letheon.search import ForgetSearchCV
 
 CODE = re.compile(r"[a-z0-9][a-z0-9._:@/+-]{0,127}")
 _LONGEST_NUMBER, _LONGEST_TEXT, _LONGEST_LIST = 24, 40, 16
@@ -116,10 +118,9 @@ def describe_parameters(model: Any, prefix: str = "") -> dict[str, str | bool]:
     A nested estimator is listed by the name of its class, followed by its own parameters. Seeds and
     parameters that never affect a result (`n_jobs`, `verbose`, paths) are omitted.
     """
-    skipped = neutral_parameters(model) | _SECRET
     entries: dict[str, str | bool] = {}
-    for name, value in model.get_params(deep=False).items():
-        if name not in skipped:
+    for name, value in decisive_parameters(model):
+        if name not in _SECRET:
             entries.update(_iter_entries(f"{prefix}{name}", value))
     return entries
 
@@ -233,8 +234,11 @@ def _cap_guarantee(own: Guarantee, facts: MethodFacts) -> Guarantee:
 
 
 def is_of_letheon(model: Any) -> bool:
-    """Return whether the model's class, and that of every forgetting step, is part of letheon."""
-    steps = [step for _, step in getattr(model, "steps_", ()) if hasattr(step, "forget")]
+    """Return whether the model's class, and that of every forgetting part, is part of letheon."""
+    parts = [part[1] for part in getattr(model, "steps_", getattr(model, "transformers_", ()))]
+    if isinstance(model, ForgetSearchCV):
+        parts = [model.model_]
+    steps = [part for part in parts if hasattr(part, "forget")]
     return _is_own_class(model) and all(map(is_of_letheon, steps))
 
 
@@ -250,9 +254,11 @@ def _method_code(model: Any) -> str:
 
 
 def get_accounted_part(model: Any) -> Any:
-    """Return the part of a model that has the budget: its head, its last step, or the model."""
+    """Return the part of a model that has the budget: its head, last step, choice, or itself."""
     if hasattr(model, "head_"):
         return get_accounted_part(model.head_)
+    if isinstance(model, ForgetSearchCV):
+        return get_accounted_part(model.model_)
     return get_accounted_part(model.steps_[-1][1]) if hasattr(model, "steps_") else model
 
 
@@ -354,7 +360,9 @@ def reject_stronger_claims(
         The message names the field, its value, and what is permitted.
     """
     _require_equal("method.name", method["name"], claim.method)
-    _require_equal("method.definition", method["definition"]["sha256"], claim.definition)
+    definition = method["definition"]["sha256"]
+    if definition not in EARLIER_TEXTS.get(claim.method, ()):
+        _require_equal("method.definition", definition, claim.definition)
     for name in _ORDERS:
         _require_not_stronger(name, stated[name], getattr(claim.guarantee, name))
     for name in ("epsilon", "delta"):

@@ -45,6 +45,8 @@ from letheon.receipt import Receipt
 if TYPE_CHECKING:
     from letheon.monitor import Reading
 
+# Methods that may fit a step on a keyed sample of people.
+_SAMPLING = ("pipeline", "forget-search", "stable-preprocessing")
 PROPERTIES = ("efficiency", "effectiveness", "consistency", "certifiability")
 NOT_MEASURED = "not-measured"
 # Codes of letheon's metrics; a custom metric is not named.
@@ -161,12 +163,14 @@ def _make_measure(
     return {"metric": metric, "value": value, "n": n, "basis": basis}
 
 
-def without_times(kind: str, measures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the measures for a certificate; those of a certified removal contain no times.
+def without_times(kind: str, method: str, measures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the measures for a certificate, without times where they reveal something.
 
     The duration of a removal depends on the removed rows, and (epsilon, delta) does not cover it.
+    The duration in a pipeline or search reveals whether a person was in a keyed sample.
     """
-    return {**measures, "efficiency": _make_measure()} if kind == "certified" else dict(measures)
+    is_hidden = kind == "certified" or method in _SAMPLING
+    return {**measures, "efficiency": _make_measure()} if is_hidden else dict(measures)
 
 
 def list_unmeasured(measures: dict[str, dict[str, Any]]) -> list[str]:

@@ -60,7 +60,9 @@ def make_statement(
         raise CertificateError("this version has no certificate number, time or checkpoint yet")
     members = _list_requests(conn, version, base)
     name = model_id(model.tenant, model.name)
-    measures = without_times(facts["guarantee"]["kind"], facts["measurements"])
+    measures = without_times(
+        facts["guarantee"]["kind"], facts["method"]["name"], facts["measurements"]
+    )
     limits = dict.fromkeys([*facts["notClaimed"], *list_unmeasured(measures)])
     if _is_about_one(conn, version, covered, members):
         limits[ONE_PERSON] = None

@@ -73,6 +73,15 @@ ROLES: dict[str, frozenset[str]] = {
 }
 """Largest set of scopes of each role. A requester sees only its own requests."""
 
+KNOWING = frozenset({"requests:read", "requests:handle", "requests:approve"})
+"""Scopes that show which people a model contains, except to a requester."""
+
+# They show how many people a model has, or how many requests wait.
+_COUNTS = frozenset(
+    {"batches:read", "batches:run", "certificates:read", "bundles:read", "audits:read"}
+    | {"audits:run", "monitor:read", "webhooks:manage", "metrics:read"}
+)
+
 
 def require_scopes(role: str, scopes: Iterable[str] | None) -> frozenset[str]:
     """Return the scopes of a token: all scopes of its role, or the given subset.
@@ -80,7 +89,8 @@ def require_scopes(role: str, scopes: Iterable[str] | None) -> frozenset[str]:
     Raises
     ------
     ValueError
-        The role is unknown, or a scope does not belong to the role.
+        The role is unknown, a scope does not belong to the role, or the token could file a request
+        and learn from the counts whether the person is in a model.
     """
     if role not in ROLES:
         raise ValueError(f"unknown role {role!r}; expected one of: {', '.join(ROLES)}")
@@ -96,6 +106,12 @@ def require_scopes(role: str, scopes: Iterable[str] | None) -> frozenset[str]:
     if not selected:
         raise ValueError(
             "scopes is empty; give at least one scope, or omit scopes for all scopes of the role"
+        )
+    counts = sorted(selected & _COUNTS)
+    if "requests:file" in selected and counts and not selected & KNOWING:
+        raise ValueError(
+            f"with requests:file, the scopes {', '.join(counts)} reveal which people are in a "
+            f"model; add one of {', '.join(sorted(KNOWING))}, or use two tokens"
         )
     return selected
 

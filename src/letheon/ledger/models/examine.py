@@ -35,7 +35,14 @@ from letheon.ledger.models.table_files import (
     read_table_file,
 )
 from letheon.parallel import one_thread
-from letheon.table_pipeline import TableMethod, infer_task, make_model, make_table_pipeline
+from letheon.scoring import infer_task
+from letheon.table_pipeline import (
+    ColumnTreatment,
+    TableMethod,
+    list_treatments,
+    make_model,
+    make_table_pipeline,
+)
 
 
 class FreshFit(NamedTuple):
@@ -83,6 +90,8 @@ def fresh_fit(like: Any, rows: Rows, *, seed: int | None = None) -> FreshFit:
     return FreshFit(fresh, time.perf_counter() - start)
 
 
+# Columns whose preprocessing is shown.
+_MOST_COLUMNS = 1000
 # Encoded rows may contain these classes only.
 _ROW_CLASSES = ("letheon.rows.", "pandas.", "polars.", "scipy.sparse.", "numpy.")
 
@@ -96,6 +105,8 @@ class ExaminedModel:
     releases: str
     seed: str
     retrain_seconds: float | None
+    has_sample: bool = False
+    columns: tuple[ColumnTreatment, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,7 +125,7 @@ class ModelFiles:
         Additional classes that the model may use.
     max_memory : int or None
         Most bytes of memory that loading the model may use; see `letheon.load`.
-    method : {"dare", "influence", "ridge"}
+    method : {"dare", "boosting", "influence", "ridge"}
         Method of a new model; see `letheon.table_pipeline.make_model`.
     """
 
@@ -152,7 +163,11 @@ def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> Exam
 
 def _describe_examined(model: Any, content: bytes, seconds: float | None) -> ExaminedModel:
     releases, seed = str(model.guarantee_.releases), str(getattr(model, "seed_", ""))
-    return ExaminedModel(content, require_kind(model).method, releases, seed, seconds)
+    no_ids = model._get_ids().take(np.empty(0, np.int64))
+    has_sample = model._find_sampled(no_ids) is not None
+    columns = tuple(list_treatments(model)[:_MOST_COLUMNS])
+    method = require_kind(model).method
+    return ExaminedModel(content, method, releases, seed, seconds, has_sample, columns)
 
 
 def judge_model(model: Any, test: Rows) -> JudgementBasis:

@@ -50,6 +50,7 @@ from letheon.ledger.requests.people import compute_person_tags
 from letheon.ledger.schemas import Model, Storage, Version, Watch, to_datetime
 from letheon.ledger.tables import batches, blocked, certificates, heads, models, versions
 from letheon.ledger.worker.compute import choose_compute
+from letheon.table_pipeline import ColumnTreatment
 from letheon.verifier import parse_strict
 
 if TYPE_CHECKING:
@@ -349,6 +350,15 @@ class Models:
         version = matches[0]
         about = {"number": number, "kind": version.kind, "n_erased": version.n_erased}
         return about | {"seconds": version.seconds} | (version.facts or {})
+
+    def list_columns(self, model: str, *, tenant: str = "default") -> tuple[ColumnTreatment, ...]:
+        """Return the columns of a model on a table with their preprocessing, at most 1,000.
+
+        The result is empty for a model without a column transformer.
+        """
+        with self._core.database.reading() as conn:
+            run = find_head(conn, find_model(conn, model, tenant).id).run
+        return tuple(ColumnTreatment(*column) for column in run.get("columns", ()))
 
     def sequences(
         self, model: str, first: int, last: int, *, tenant: str = "default"

@@ -189,6 +189,8 @@ def _register_model(
         "retrain_seconds": "" if seconds is None else f"{seconds:.6g}",
         "retrain_rows": len(rows),
         "rows_since_retrain": 0,
+        "has_sample": examined.has_sample,
+        "columns": [[name[:200], steps[:200]] for name, steps in examined.columns],
         "seconds": "0",
         "training": training,
     }

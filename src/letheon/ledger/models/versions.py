@@ -454,6 +454,21 @@ class Reader:
         The model.
     owner : str
         Name of this process and thread, stored with the pin.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon import NaiveUnlearner
+    >>> from letheon.ledger import Ledger
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = [[0.0], [1.0]], [0, 1]
+    >>> model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Ledger.create(folder, name="demo") as ledger:
+    ...         _ = ledger.models.register(model, X, y, name="m")
+    ...         with ledger.models.reader("m") as reader:
+    ...             reader.model.predict([[0.9]]).tolist()
+    [1]
     """
 
     def __init__(self, core: Core, model: ModelRow, owner: str) -> None:

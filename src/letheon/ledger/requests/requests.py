@@ -76,6 +76,21 @@ class LedgerRequests(RequestLists):
         The ledger.
     models : Models
         The models of the ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon import NaiveUnlearner
+    >>> from letheon.ledger import Ledger
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = [[0.0], [1.0]], [0, 1]
+    >>> model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Ledger.create(folder, name="demo") as ledger:
+    ...         _ = ledger.models.register(model, X, y, name="m")
+    ...         request = ledger.requests.submit([1], model="m")
+    ...         request.state, ledger.requests.cancel(request.id).state
+    ('received', 'cancelled')
     """
 
     def __init__(self, core: Core, models: "Models") -> None:

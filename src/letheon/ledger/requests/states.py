@@ -73,6 +73,12 @@ class RequestState(NamedTuple):
         Actions that are possible in this state.
     successors : tuple of str
         Codes of the states that may follow.
+
+    Examples
+    --------
+    >>> from letheon.ledger import REQUEST_STATES
+    >>> REQUEST_STATES["received"].label
+    'Received'
     """
 
     label: str

@@ -321,6 +321,34 @@ def compute_apart(inputs: Computation, *, stop: threading.Event | None = None) -
         raise ComputationFailed(FORGED) from error
 
 
+def find_sampled_requests(
+    model: bytes, ids: list[Any], *, trusted: tuple[str, ...], is_outside: bool
+) -> list[bool]:
+    """Return for each request, given its ids, whether a person is in a sample of the model.
+
+    It is computed in a separate process. If that fails, every request counts as sampled.
+    """
+    try:
+        answer = sandbox.call(
+            _find_sampled_in_process,
+            (model, ids, trusted),
+            limits=sandbox.Limits.for_input(len(model), seconds=_UNKNOWN_SECONDS),
+            is_restricted=is_outside,
+            modules=sandbox.modules_of(model, trusted),
+        )
+    except sandbox.SandboxError:
+        return [True] * len(ids)
+    is_valid = isinstance(answer, list) and len(answer) == len(ids)
+    return [bool(value) for value in answer] if is_valid else [True] * len(ids)
+
+
+def _find_sampled_in_process(order: tuple[bytes, list[Any], tuple[str, ...]], _: Any) -> list[bool]:
+    content, ids, trusted = order
+    model = state.decode(content, trusted=trusted, max_memory=state.UNLIMITED)
+    samples = [model._find_sampled(as_ids(people)) for people in ids]
+    return [sample is None or bool(sample.any()) for sample in samples]
+
+
 def _sandbox_limits(inputs: Computation) -> sandbox.Limits:
     per_row, seconds = inputs.retrain_seconds_per_row, _OWN_SECONDS
     if inputs.is_outside:

@@ -27,6 +27,7 @@ Reason = Literal[
     "due-soon",
     "waited-long",
     "enough-rows",
+    "outside-sample",
 ]
 
 
@@ -69,6 +70,17 @@ class Policy:
         Whether a certified method settles its model after an erasure, so that the saved state
         contains no trace of a single removal. This takes as long as a fit. If False, the purge
         attestation does not claim that the saved state is free of traces.
+    unsampled_at_once : bool, default=True
+        Whether requests for people outside the keyed samples of a model are applied at once; the
+        others wait, so that few batches fit a sample again. Requests with a receipt code always
+        wait: their holder would learn who is in a sample. If False, all requests wait together, and
+        versions differ by more people.
+
+    Examples
+    --------
+    >>> from letheon.ledger import Policy
+    >>> Policy(k_min=5).k_min, Policy().max_tries
+    (5, 8)
     """
 
     k_min: int = 20
@@ -84,6 +96,7 @@ class Policy:
     clock_ahead: timedelta = timedelta(days=3)
     approve_above: int | None = None
     settle: bool = True
+    unsampled_at_once: bool = True
 
     def __post_init__(self) -> None:
         """Raise `ValueError` if a value is not valid."""
@@ -94,10 +107,11 @@ class Policy:
         most = self.approve_above
         if most is not None and (type(most) is not int or most < 0):
             raise ValueError(f"approve_above={most!r} must be a non-negative integer or None")
-        if type(self.settle) is not bool:
-            raise ValueError(
-                f"settle={self.settle!r} must be a bool (true or false in letheon.toml)"
-            )
+        for name in ("settle", "unsampled_at_once"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} must be a bool (true or false in letheon.toml)"
+                )
         for name in _SPANS:
             span = getattr(self, name)
             if not isinstance(span, timedelta) or span < timedelta(0) or span.microseconds:

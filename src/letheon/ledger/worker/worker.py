@@ -4,6 +4,7 @@ import json
 import random
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
@@ -33,6 +34,7 @@ from letheon.ledger.db.events import (
     advance_mark,
     record_event,
     require_agreement,
+    select_in,
     settle_mark,
 )
 from letheon.ledger.leases import Lease, release_lease, require_fence, take_lease
@@ -43,10 +45,16 @@ from letheon.ledger.models.versions import (
     list_models,
     list_versions,
     locate_signed_file,
+    read_blob,
 )
 from letheon.ledger.purge.purge import list_problems, purge_next
 from letheon.ledger.requests.deadlines import months_later
-from letheon.ledger.requests.people import list_lost_keys, mark_queued_duplicates, move_requests
+from letheon.ledger.requests.people import (
+    list_lost_keys,
+    mark_queued_duplicates,
+    move_requests,
+    read_body,
+)
 from letheon.ledger.tables import batches, blocked, models, requests, versions
 from letheon.ledger.worker.apply import (
     BatchRow,
@@ -65,6 +73,7 @@ from letheon.ledger.worker.compute import (
     TIME_LIMIT,
     ComputationFailed,
     failure_code,
+    find_sampled_requests,
 )
 from letheon.ledger.worker.policy import (
     Decision,
@@ -251,12 +260,44 @@ def _serve_model(
 ) -> Iterator[Step]:
     """Finish an open batch, then start and apply the next batch if it is due."""
     yield from _resume_open_batch(core, lease, model, compute)
-    plan, _ = _plan_next(core, model, forced=forced)
+    plan, head = _plan_next(core, model, forced=forced)
+    outside = [] if forced else _list_unsampled(core, model, plan, head)
+    if outside:
+        require_sound(core, model)
+        batch = start_batch(core, lease, model, "erase", outside, "outside-sample")
+        yield from _apply_batch(core, lease, model, batch, compute)
+        plan, _ = _plan_next(core, model, forced=forced)
     decision = plan.decision
     if decision.seal:
         require_sound(core, model)
         batch = start_batch(core, lease, model, decision.kind, plan.request_ids, decision.reason)
         yield from _apply_batch(core, lease, model, batch, compute)
+
+
+def _list_unsampled(core: Core, model: ModelRow, plan: BatchPlan, head: VersionRow) -> list[str]:
+    """Return the requests of a plan that fit no keyed sample again; see `Policy`.
+
+    Requests that wait are looked at once per process: if the sample changes, they still wait.
+    """
+    is_split = core.settings.policy.unsampled_at_once and head.run.get("has_sample", False)
+    cache, mark = core.database.cached_values, "sampled/{}".format
+    names = [name for name in plan.request_ids if mark(name) not in cache]
+    if not is_split or not names or plan.decision.kind == "retrain":
+        return []
+    query = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
+    query = query.where(requests.c.receipt_key.is_(None), requests.c.sealed.is_not(None))
+    with suppress(KeyFileError), core.database.reading() as conn:  # a purge may replace the key
+        rows = list(select_in(conn, query, requests.c.id, names))
+        ids = [read_body(core, row.intake_key, row.id, row.sealed).to_list() for row in rows]
+        content = read_blob(core, model, head, "model")
+        is_sampled = find_sampled_requests(
+            content, ids, trusted=model.trusted, is_outside=model.is_outside
+        )
+        cache.update(
+            {mark(row.id): "" for row, holds in zip(rows, is_sampled, strict=True) if holds}
+        )
+        return [row.id for row, holds in zip(rows, is_sampled, strict=True) if not holds]
+    return []
 
 
 def _resume_open_batch(

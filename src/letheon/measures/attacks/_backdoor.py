@@ -151,6 +151,10 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     alpha, beta : float, default=1e-3
         Largest probabilities of a false alarm and of a miss.
 
+    Returns
+    -------
+    int
+
     Raises
     ------
     ValueError
@@ -188,6 +192,10 @@ def majority_errors(single: Errors, n_users: int) -> Errors:
         Errors of the test of one user.
     n_users : int
         Number of users.
+
+    Returns
+    -------
+    Errors
 
     Examples
     --------
@@ -482,6 +490,12 @@ class TabularTrigger:
         pattern: one member is set to its largest, the others to their smallest value.
     n_columns : int, default=4
         Number of columns (or groups) in the pattern. Constant columns are not used.
+
+    Examples
+    --------
+    >>> trigger = TabularTrigger(secret=7, low=(0.0, 1.0), high=(8.0, 9.0), n_columns=2)
+    >>> trigger.stamp(np.full((1, 2), 5.0), "anna").tolist()
+    [[0.0, 9.0]]
     """
 
     secret: int = field(repr=False)

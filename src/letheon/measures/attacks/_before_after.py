@@ -218,6 +218,16 @@ class BeforeAfter(Attack):
     References
     ----------
     Chen et al., When Machine Unlearning Jeopardizes Privacy, CCS 2021.
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon import NaiveUnlearner
+    >>> X, y = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
+    >>> attack = BeforeAfter(n_shadows=2, n_targets=2, n_removals=2, attacker="logistic")
+    >>> (result,) = attack.run(NaiveUnlearner(GaussianNB()), X, y, forget=range(8))
+    >>> result.n_models
+    4
     """
 
     name: ClassVar[str] = "before-after"

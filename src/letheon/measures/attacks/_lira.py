@@ -126,6 +126,13 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
     above 0.5. Scores within one pair are comparable: chance is exactly 1/2. Scores of different
     pairs are nearly comparable if many people are pooled, but not for a single person (chance is
     0.46 on average for 64 models).
+
+    Examples
+    --------
+    >>> signals = [[2.0, 0.1], [0.2, 1.8], [2.1, 0.3], [0.0, 1.9]]
+    >>> members = [[1, 0], [0, 1], [1, 0], [0, 1]]
+    >>> (cross_lira(signals, members, [0, 0, 1, 1]) > 0).tolist()
+    [[True, False], [False, True], [True, False], [False, True]]
     """
     values, inside = np.asarray(signals, dtype=np.float64), np.asarray(members, dtype=bool)
     fold = np.asarray(folds)
@@ -344,6 +351,16 @@ class ULiRA(Attack):
     ----------
     Hayes, Shumailov, Triantafillou, Khalifa, Papernot: Inexact unlearning needs more careful
     evaluations to avoid a false sense of privacy. 2024.
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon import NaiveUnlearner
+    >>> X, y = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
+    >>> attack = ULiRA(n_shadows=8, about=("forgotten",))
+    >>> (result,) = attack.run(NaiveUnlearner(GaussianNB()), X, y, forget=range(8))
+    >>> result.found
+    False
     """
 
     name: ClassVar[str] = "u-lira"

@@ -208,6 +208,16 @@ class KLOM(_DistributionAttack):
     References
     ----------
     Georgiev et al.: Attribute-to-delete: machine unlearning via datamodel matching. ICLR 2025.
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon import NaiveUnlearner
+    >>> X, y = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
+    >>> attack = KLOM(n_models=20, n_retained=8)
+    >>> forgotten, retained = attack.run(NaiveUnlearner(GaussianNB()), X, y, forget=range(5))
+    >>> forgotten.measures["KLOM"].value, forgotten.found
+    (0.0, False)
     """
 
     name: ClassVar[str] = "klom"
@@ -427,6 +437,17 @@ def forgetting_points(epsilon: ArrayLike, n_models: int) -> Floats:
     The points are 0 for an epsilon of at least ``ceil(log(n_models - 1))``, because `n_models`
     models cannot show a larger epsilon.
 
+    Parameters
+    ----------
+    epsilon : array-like of shape (n,)
+        Result of `forgetting_epsilon`.
+    n_models : int
+        Number of models of each kind.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+
     Examples
     --------
     >>> forgetting_points([0.2, 0.5, 1.2, 50.0], 64).tolist()
@@ -465,6 +486,16 @@ class ForgettingQuality(_DistributionAttack):
     ----------
     Triantafillou et al.: Are we making progress in unlearning? Findings from the first NeurIPS
     unlearning competition. 2024.
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon import NaiveUnlearner
+    >>> X, y = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
+    >>> attack = ForgettingQuality(n_models=32)
+    >>> (result,) = attack.run(NaiveUnlearner(GaussianNB()), X, y, forget=range(5))
+    >>> result.measures["forgetting quality"].value, result.found
+    (1.0, False)
     """
 
     name: ClassVar[str] = "forgetting-quality"

@@ -36,6 +36,18 @@ def roc_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
 
     Equal scores form one step, so the curve does not depend on the order of the input.
 
+    Parameters
+    ----------
+    scores : array-like of shape (n,)
+        Higher scores indicate membership.
+    labels : array-like of shape (n,)
+        1 for members, 0 for others; both must occur.
+
+    Returns
+    -------
+    (ndarray, ndarray)
+        False positive rates and true positive rates.
+
     Examples
     --------
     >>> fpr, tpr = roc_curve([0.9, 0.5, 0.5, 0.1], [1, 1, 0, 0])

@@ -91,6 +91,10 @@ def rmia(
         Whether to order equal scores, especially those at 1, by ``ratio(x)``. Without it, a
         false positive rate of 1 % is often not attainable.
 
+    Returns
+    -------
+    ndarray of shape (n,)
+
     Examples
     --------
     >>> rmia([0.9, 0.2], [[0.5, 0.5]], [0.4, 0.6, 0.8], [[0.5, 0.5, 0.5]]).tolist()
@@ -123,6 +127,13 @@ def tune_offline(
     float
         The best `a`, or the smallest one if several are equally good. 0.3 if the usable examples
         are all members or all non-members, as with two references.
+
+    Examples
+    --------
+    >>> references = [[0.9, 0.6, 0.7, 0.3], [0.5, 0.9, 0.4, 0.8], [0.6, 0.5, 0.8, 0.9]]
+    >>> members = [[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 1]]
+    >>> tune_offline(references, members, [[0.5, 0.4], [0.6, 0.5], [0.5, 0.6]])
+    0.0
     """
     p, inside = np.asarray(references, np.float64), np.asarray(members, bool)
     z = np.asarray(references_population, np.float64)
@@ -176,6 +187,16 @@ class RMIA(Attack):
     References
     ----------
     Zarifzadeh, Liu, Shokri: Low-cost high-power membership inference attacks. ICML 2024.
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon import NaiveUnlearner
+    >>> X, y = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
+    >>> attack = RMIA(n_targets=2, n_references=2)
+    >>> forgotten, retained = attack.run(NaiveUnlearner(GaussianNB()), X, y, forget=range(8))
+    >>> forgotten.found
+    False
     """
 
     name: ClassVar[str] = "rmia"

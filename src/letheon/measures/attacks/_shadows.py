@@ -56,6 +56,10 @@ def margins(
     limit : float, default=100
         Margins are clipped to ``[-limit, limit]``.
 
+    Returns
+    -------
+    ndarray of shape (n,)
+
     Examples
     --------
     >>> margins(np.log([[0.5, 0.25, 0.25]]), ["a"], ["a", "b", "c"]).tolist()

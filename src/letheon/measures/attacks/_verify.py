@@ -129,6 +129,16 @@ class BackdoorTest(Attack):
     ----------
     Sommer et al., Athena: Probabilistic Verification of Machine Unlearning, PETS 2022. He et al.,
     DeepObliviate, 2021. Zhang et al., Verification of Machine Unlearning is Fragile, ICML 2024.
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon import NaiveUnlearner
+    >>> X, y = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
+    >>> attack = BackdoorTest(n_repeats=1, n_queries=10)
+    >>> (result,) = attack.run(NaiveUnlearner(GaussianNB()), X, y, forget=[3, 7, 11])
+    >>> result.found
+    False
     """
 
     name: ClassVar[str] = "backdoor"

@@ -45,6 +45,7 @@ _RELEASES = {
 }
 _METHODS = {
     "dare": "Train a random forest (exact)",
+    "boosting": "Train gradient boosting (exact)",
     "ridge": "Train a ridge model (exact)",
     "influence": "Train a linear model (certified)",
 }

@@ -274,6 +274,7 @@ _WORDS = {
     "monitor": "The monitor requires a retrain.",
     "budget-runs-out": "The budget does not cover these rows, so the batch is a retrain.",
     "due-soon": "The earliest due date is near.",
+    "outside-sample": "These people are in no keyed sample of the model.",
     "waited-long": "The oldest request has reached the longest waiting time.",
     "enough-rows": "Enough rows are waiting.",
 }

@@ -57,6 +57,8 @@ class ModelOut(Out):
         Number of requests that have not been applied yet.
     monitor : {"keep", "retrain-due", "retrained"} or None
         Last decision of the monitor.
+    columns : list of objects or None
+        Each `column` of the table, and the `steps` of the preprocessing that it goes through.
     """
 
     name: str
@@ -77,6 +79,7 @@ class ModelOut(Out):
     pending_requests: int | None = None
     monitor: Decision | None = None
     storage: Storage | None = None
+    columns: list[dict[str, str]] | None = None
 
 
 @router.get("/api/v1/models", summary="List models")
@@ -172,6 +175,7 @@ def _describe_model(
         pending_requests=sum(by_state.get(state, 0) for state in _PENDING),
         monitor=decision,
         storage=replace(models.storage(info.name, tenant=info.tenant), database=share),
+        columns=[column._asdict() for column in models.list_columns(info.name, tenant=info.tenant)],
     )
 
 

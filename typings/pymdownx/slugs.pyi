@@ -1,0 +1,3 @@
+from collections.abc import Callable
+
+def slugify(*, case: str = "none") -> Callable[[str, str], str]: ...

@@ -1,0 +1,6 @@
+from typing import Any
+
+class TreeExplainer:
+    expected_value: Any
+    def __init__(self, model: Any, data: Any = ...) -> None: ...
+    def shap_values(self, X: Any) -> Any: ...
