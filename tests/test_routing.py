@@ -76,7 +76,7 @@ def target_of(model: Any) -> Any:
     return LABELS if is_classifier(model) else X[:, 0] + X[:, 1]
 
 
-def names(models: list[Any]) -> Any:
+def names(models: list[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("model", models, ids=lambda model: type(model).__name__)
 
 

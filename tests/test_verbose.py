@@ -33,7 +33,7 @@ from letheon.sums import RidgeClassifier
 X = np.random.default_rng(0).normal(size=(80, 3))
 Y = (X[:, 0] > 0).astype(int)
 NAIVE = NaiveUnlearner(GaussianNB(), random_state=0)
-FORESTS = {"n_estimators": 5, "random_state": 0}
+FORESTS: dict[str, Any] = {"n_estimators": 5, "random_state": 0}
 # Each model with the number of units of work that its bar counts.
 MODELS: dict[str, tuple[Any, int]] = {
     "forest": (DaREForestClassifier(**FORESTS), 5),

@@ -542,19 +542,17 @@ def _is_close(a: Any, b: Any) -> bool:
     return np.array_equal(a, b)
 
 
-def collect_weights(
-    estimator: Any, sample_weight: Any, n_rows: int, method: str = "fit"
-) -> dict[str, NDArray[np.float64]]:
-    """Return the weights of rows as a further column of `Rows`; empty for None.
+def add_weights(estimator: Any, rows: Rows, sample_weight: Any, method: str = "fit") -> Rows:
+    """Return rows with their weights, without the rows of weight 0.
 
     Parameters
     ----------
     estimator : estimator
         The inner estimator, whose `method` takes the weights.
+    rows : Rows
+        The rows.
     sample_weight : array-like of shape (n_rows,) or None
-        The weights.
-    n_rows : int
-        Number of rows.
+        The weights; None returns the rows unchanged.
     method : {"fit", "partial_fit"}
         The method that trains the estimator.
 
@@ -563,22 +561,25 @@ def collect_weights(
     TypeError
         The estimator takes no weights.
     ValueError
-        The weights are not finite numbers of at least 0, one per row.
+        The weights are not finite numbers of at least 0, one per row, or all of them are 0.
     """
     if sample_weight is None:
-        return {}
+        return rows
     if _WEIGHTS not in signature(getattr(estimator, method)).parameters:
         raise TypeError(
             f"sample_weight was given, but {type(estimator).__name__}.{method} does not accept it; "
             "omit it, or use an estimator that accepts it"
         )
     weights = np.array(sample_weight, np.float64)
-    if weights.shape != (n_rows,) or not (np.isfinite(weights) & (weights >= 0)).all():
+    if weights.shape != (len(rows),) or not (np.isfinite(weights) & (weights >= 0)).all():
         raise ValueError(
             f"sample_weight has shape {weights.shape} or contains NaN, infinity or negative "
-            f"numbers; expected {n_rows} finite numbers of at least 0"
+            f"numbers; expected {len(rows)} finite numbers of at least 0"
         )
-    return {_WEIGHTS: weights}
+    if not weights.any():
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    weighted = Rows(rows.X, rows.y, rows.ids, {**rows.extra, _WEIGHTS: weights})
+    return weighted if weights.all() else weighted.take(np.flatnonzero(weights))
 
 
 def slice_weights(rows: Rows, begin: int, end: int) -> dict[str, NDArray[np.float64]]:

@@ -21,9 +21,9 @@ from letheon.data import (
 )
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner_estimator import (
+    add_weights,
     available_from,
     clone_with_seed,
-    collect_weights,
     fix_environment,
     inherit_tags,
     inner_training,
@@ -131,7 +131,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         ids : sequence of int or of str, optional
             Id of each row; may repeat. Default ``0..n-1``.
         sample_weight : array-like of shape (n_rows,), optional
-            Weights of the rows, if the estimator accepts them.
+            Weights of the rows, if the estimator accepts them. A row with weight 0 is omitted.
 
         Returns
         -------
@@ -242,8 +242,8 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         if target is not None:
             check_consistent_length(table, target)
         state.ensure_supported((table, target))
-        weights = collect_weights(self.estimator, sample_weight, table_length(table))
-        return Rows(table, target, row_ids(ids, table_length(table)), weights)
+        rows = Rows(table, target, row_ids(ids, table_length(table)))
+        return add_weights(self.estimator, rows, sample_weight)
 
     def _train_estimator(self, rows: Rows, seed: int, config: dict[str, Any]) -> Any:
         estimator = clone_with_seed(self.estimator, seed, Purpose.RETRAIN)

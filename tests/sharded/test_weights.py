@@ -85,6 +85,16 @@ def test_bad_weights_are_refused(weights: Any, error: type[Exception], reason: s
             clone(MODELS[kind]).fit(X, Y, sample_weight=weights)
 
 
+@pytest.mark.parametrize("kind", MODELS)
+def test_rows_of_weight_zero_are_omitted(kind: str) -> None:
+    weights = np.where(KEPT, WEIGHTS, 0.0)
+    model = fitted(kind, weights=weights)
+    assert model.digest() == fitted(kind, KEPT).digest()
+    assert not np.isin(model.ids_, GONE).any()
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        fitted(kind, weights=np.zeros(len(X)))
+
+
 @pytest.mark.parametrize("method", [NaiveUnlearner, SISAClassifier])
 def test_an_estimator_without_weights_is_named(method: Any) -> None:
     with pytest.raises(TypeError, match=r"KNeighborsClassifier\.fit does not accept it"):

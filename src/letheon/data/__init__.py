@@ -22,6 +22,7 @@ from letheon.data._matrix import (
 )
 from letheon.data._rows import People, RowMatch, Rows, SlotRows
 from letheon.data._tables import (
+    as_narwhals,
     hold_labels,
     hold_table,
     hold_target,
@@ -53,6 +54,7 @@ __all__ = [
     "as_frame",
     "as_ids",
     "as_matrix",
+    "as_narwhals",
     "as_table",
     "column_names",
     "hold_labels",

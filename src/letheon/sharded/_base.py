@@ -19,7 +19,7 @@ from letheon.data import Ids, Rows, hold_table, list_orders, row_ids, table_leng
 from letheon.exceptions import CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner_estimator import (
-    collect_weights,
+    add_weights,
     inherit_tags,
     iter_estimators,
     refuse_nested_files,
@@ -187,7 +187,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             How likely each person is to request erasure; needs `risk_edges`. It must be the same
             for all rows of a person, and must not depend on other people's data.
         sample_weight : array-like of shape (n_rows,), optional
-            Weights of the rows, if the estimator accepts them.
+            Weights of the rows, if the estimator accepts them. A row with weight 0 is omitted.
 
         Returns
         -------
@@ -323,10 +323,9 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         table, target = hold_table(X), self._prepare_labels(y)
         check_consistent_length(table, target)
         state.ensure_supported((table, target))
-        n_rows = table_length(table)
+        rows = Rows(table, target, row_ids(ids, table_length(table)))
         method = "fit" if self.n_slices == 1 and self.epochs is None else "partial_fit"
-        weights = collect_weights(self.estimator, sample_weight, n_rows, method)
-        return Rows(table, target, row_ids(ids, n_rows), weights)
+        return add_weights(self.estimator, rows, sample_weight, method)
 
     def _check_settings(self) -> NDArray[np.float64]:
         validate_parameters(self)
