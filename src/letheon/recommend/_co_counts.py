@@ -112,7 +112,7 @@ class CoCounts:
         return partial(self._apply, totals, updates)
 
     def _plan_item(self, item: int, others: Integers, steps: Integers) -> _Partners | _Steps:
-        is_pair = (others != item) & (steps != 0)
+        is_pair = others != item
         others, steps = others[is_pair], steps[is_pair]
         partners, counts = self.partners[item], self.counts[item]
         places = np.searchsorted(partners, others)
