@@ -126,7 +126,26 @@ def _get_runtime_state(model: object) -> _RuntimeState:
 
 
 def lock_model(model: object) -> AbstractContextManager[Any]:
-    """Return the lock of a model, for a ``with`` statement; only one change runs at a time."""
+    """Return the lock of a model, for a ``with`` statement; only one change runs at a time.
+
+    Parameters
+    ----------
+    model : estimator
+        The model to lock.
+
+    Returns
+    -------
+    context manager
+        A reentrant lock; the same one for each call.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.base import lock_model
+    >>> model = NearestCentroid()
+    >>> with lock_model(model):
+    ...     _ = model.fit([[0.0], [1.0]], ["a", "b"])
+    """
     return _get_runtime_state(model).lock
 
 
@@ -137,10 +156,26 @@ def lock_for_change(model: object) -> Iterator[None]:
     The lock is reentrant, so that a callback may predict. Nested changes are rejected, because the
     commit of the outer change would undo the inner one.
 
+    Parameters
+    ----------
+    model : estimator
+        The model to change.
+
     Raises
     ------
     RuntimeError
         Another change to this model is in progress in this thread.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.base import lock_for_change
+    >>> model = NearestCentroid()
+    >>> with lock_for_change(model), lock_for_change(model):
+    ...     pass
+    Traceback (most recent call last):
+    ...
+    RuntimeError: ...
     """
     runtime = _get_runtime_state(model)
     with runtime.lock:
@@ -158,15 +193,43 @@ def lock_for_change(model: object) -> Iterator[None]:
 
 
 def require_fitted(model: "ForgetMixin") -> None:
-    """Raise `NotFittedError` if the model is not fitted."""
+    """Raise `NotFittedError` if the model is not fitted.
+
+    Parameters
+    ----------
+    model : estimator
+        A model that forgets.
+
+    Raises
+    ------
+    NotFittedError
+        The model is not fitted.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.base import require_fitted
+    >>> require_fitted(NearestCentroid().fit([[0.0], [1.0]], ["a", "b"]))
+    """
     if not model.__sklearn_is_fitted__():
         check_is_fitted(model)
 
 
 class Removal(NamedTuple):
-    """Rows to remove: number of ids, number of rows, and where the rows are.
+    """Rows to remove.
 
-    The type of `where` depends on the method.
+    Parameters
+    ----------
+    n_ids, n_rows : int
+        Number of ids, and number of their rows.
+    where : object
+        Where the rows are; the type depends on the method.
+
+    Examples
+    --------
+    >>> from letheon.base import Removal
+    >>> Removal(n_ids=1, n_rows=2, where=[0, 2]).n_rows
+    2
     """
 
     n_ids: int
@@ -177,7 +240,22 @@ class Removal(NamedTuple):
 class Outcome(NamedTuple):
     """Result of a commit.
 
-    `work` is a share of the cost of naive retraining; `rebuilt` counts the rebuilt parts by kind.
+    Parameters
+    ----------
+    work : float
+        Share of the cost of naive retraining.
+    rebuilt : mapping of str to int
+        Number of rebuilt parts by kind.
+    warnings : tuple of Warning
+        Warnings to issue after the commit.
+    estimates : mapping of str to float
+        Estimates for the receipt.
+
+    Examples
+    --------
+    >>> from letheon.base import Outcome
+    >>> Outcome(work=0.25, rebuilt={"shards": 1}).rebuilt["shards"]
+    1
     """
 
     work: float
@@ -197,6 +275,14 @@ class ForgetMixin(PredictorSource):
     ----------
     facts : MethodFacts
         Facts about the method.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.base import ForgetMixin
+    >>> model = NearestCentroid().fit([[0.0], [1.0], [9.0]], ["a", "a", "b"], ids=[7, 8, 9])
+    >>> isinstance(model, ForgetMixin), model.forget([8]).n_rows, model.ids_
+    (True, 1, array([7, 9]))
     """
 
     facts: ClassVar[MethodFacts]
@@ -445,7 +531,24 @@ class ForgetMixin(PredictorSource):
 
 
 def join_samples(*samples: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Return for each id whether it is in one of the samples; None if there is no sample."""
+    """Return for each id whether it is in one of the samples; None if there is no sample.
+
+    Parameters
+    ----------
+    *samples : ndarray of bool or None
+        For each id, whether it is in this sample; None if there is no such sample.
+
+    Returns
+    -------
+    ndarray of bool or None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.base import join_samples
+    >>> join_samples(np.array([True, False, False]), None, np.array([False, False, True]))
+    array([ True, False,  True])
+    """
     masks = [sample for sample in samples if sample is not None]
     return np.logical_or.reduce(masks) if masks else None
 
@@ -454,6 +557,14 @@ class KeywordScoreMixin:
     """Mixin whose `score` has `sample_weight` as a keyword-only argument.
 
     List it before scikit-learn's mixin.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon import DaREForestClassifier
+    >>> model = DaREForestClassifier(n_estimators=2, random_state=0).fit([[0.0], [1.0]], [0, 1])
+    >>> model.score([[0.0], [1.0]], [0, 0], sample_weight=np.array([1.0, 0.0]))
+    1.0
     """
 
     def score(self, X: Any, y: Any, *, sample_weight: Any = None) -> float:
@@ -466,6 +577,13 @@ class InPlaceMixin:
     """Mixin for models that a request changes in place; list it before `ForgetMixin`.
 
     Copies of such a model get their own memory for the attributes that change.
+
+    Examples
+    --------
+    >>> from letheon import DaREForestClassifier
+    >>> from letheon.base import InPlaceMixin
+    >>> issubclass(DaREForestClassifier, InPlaceMixin)
+    True
     """
 
     def __copy__(self) -> Self:
@@ -494,7 +612,28 @@ def _has_directory(model: ForgetMixin) -> bool:
 def require_known(missing: Ids, remaining: Ids, *, done: str = "nothing was forgotten, ") -> None:
     """Raise `UnknownIdError` if any ids are missing; the message shows up to five of them.
 
-    `remaining` are the ids of the model. `done` says in the message what was not done.
+    Parameters
+    ----------
+    missing : Ids
+        Ids that are not in the model.
+    remaining : Ids
+        The ids of the model.
+    done : str
+        What was not done, for the message.
+
+    Raises
+    ------
+    UnknownIdError
+        There is a missing id.
+
+    Examples
+    --------
+    >>> from letheon.base import require_known
+    >>> from letheon.data import as_ids
+    >>> require_known(as_ids(["carl"]), as_ids(["anna", "ben"]))
+    Traceback (most recent call last):
+    ...
+    letheon.exceptions.UnknownIdError: ...
     """
     if len(missing) == 0:
         return
@@ -508,7 +647,33 @@ def require_known(missing: Ids, remaining: Ids, *, done: str = "nothing was forg
 
 
 def locate_in(rows: Rows | SlotRows, ids: Ids) -> Removal:
-    """Return the removal of these ids from one block of rows, or raise `UnknownIdError`."""
+    """Return the removal of these ids from one block of rows, or raise `UnknownIdError`.
+
+    Parameters
+    ----------
+    rows : Rows or SlotRows
+        The rows of a model.
+    ids : Ids
+        Ids to remove.
+
+    Returns
+    -------
+    Removal
+        With the positions of the rows as `where`.
+
+    Raises
+    ------
+    UnknownIdError
+        An id has no rows.
+
+    Examples
+    --------
+    >>> from letheon.base import locate_in
+    >>> from letheon.data import Rows, as_ids, hold_table
+    >>> rows = Rows(hold_table([[0.0], [1.0], [2.0]]), None, as_ids(["anna", "ben", "anna"]))
+    >>> locate_in(rows, as_ids(["anna"]))
+    Removal(n_ids=1, n_rows=2, where=array([0, 2]))
+    """
     matches = rows.find(ids)
     if len(matches.missing):
         require_known(matches.missing, rows.ids)
@@ -545,6 +710,12 @@ def require_registered(cls: type) -> None:
     ------
     TypeError
         The method is not registered, or registered with another kind of guarantee.
+
+    Examples
+    --------
+    >>> from letheon import SISAClassifier
+    >>> from letheon.base import require_registered
+    >>> require_registered(SISAClassifier)
     """
     facts = vars(cls).get("facts")
     is_ours = cls.__module__.partition(".")[0] == "letheon"
@@ -561,7 +732,25 @@ def require_registered(cls: type) -> None:
 
 
 def neutral_parameters(model: Any) -> frozenset[str]:
-    """Return the parameters of an estimator that do not affect the result."""
+    """Return the parameters of an estimator that do not affect the result.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted or not.
+
+    Returns
+    -------
+    frozenset of str
+        Such as `n_jobs`; `random_state` too if the model has its own seed.
+
+    Examples
+    --------
+    >>> from letheon import DaREForestClassifier
+    >>> from letheon.base import neutral_parameters
+    >>> "n_jobs" in neutral_parameters(DaREForestClassifier())
+    True
+    """
     return NEUTRAL_PARAMETERS | getattr(type(model), "_neutral_parameters", frozenset())
 
 
@@ -570,6 +759,23 @@ def decisive_parameters(model: Any) -> Iterator[tuple[str, Any]]:
 
     Parameters that a class received after its first files and certificates are omitted while they
     have their defaults, so that those files and certificates stay valid.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted or not.
+
+    Returns
+    -------
+    iterator of (str, object)
+        Names and values.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.base import decisive_parameters
+    >>> dict(decisive_parameters(NearestCentroid()))
+    {}
     """
     neutral, later = neutral_parameters(model), getattr(type(model), "_later_parameters", {})
     for name, value in model.get_params(deep=False).items():
@@ -595,6 +801,21 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def warn_all(warnings: tuple[Warning, ...]) -> None:
-    """Issue warnings, after a change is complete: a filter may turn a warning into an error."""
+    """Issue warnings, after a change is complete: a filter may turn a warning into an error.
+
+    Parameters
+    ----------
+    warnings : tuple of Warning
+        The warnings.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from letheon.base import warn_all
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     warn_all((UserWarning("coarse"), UserWarning("slow")))
+    >>> len(caught)
+    2
+    """
     for warning in warnings:
         warn_caller(str(warning), type(warning))

@@ -93,11 +93,31 @@ Steps = list[tuple[str, Any]]
 def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
     """Forget these ids in any model that can forget.
 
+    Parameters
+    ----------
+    model : estimator
+        A fitted model.
+    ids : sequence of int or of str
+        The people to forget.
+    digest : bool, default=False
+        Whether the receipt contains the digest of the new model.
+
+    Returns
+    -------
+    Receipt
+
     Raises
     ------
     CannotForgetError
         The model cannot forget, such as a plain `Pipeline`, whose scaler would keep what it learned
         from the forgotten rows. The message says what to do instead.
+
+    Examples
+    --------
+    >>> import letheon
+    >>> model = letheon.NearestCentroid().fit([[0.0], [1.0], [9.0]], ["a", "a", "b"], ids=[7, 8, 9])
+    >>> letheon.forget(model, [8]).n_rows
+    1
     """
     if isinstance(model, ForgetMixin):
         return model.forget(ids, digest=digest)

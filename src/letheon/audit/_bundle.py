@@ -424,7 +424,15 @@ class LogFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder that `Ledger.export` wrote; its content is not trusted."""
+    """A folder that `Ledger.export` wrote; its content is not trusted.
+
+    Parameters
+    ----------
+    folder : Path
+        The exported folder.
+    key : str
+        First public key of the ledger, in hexadecimal digits.
+    """
 
     folder: Path
     key: str

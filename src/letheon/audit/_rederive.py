@@ -85,6 +85,17 @@ def rederive(model: Any, rows: Rows) -> Any:
     ------
     CannotRederiveError
         The settings are not plain values, or the model keeps state outside its file.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.audit import rederive
+    >>> from letheon.data import Rows, as_ids, hold_table, hold_target
+    >>> rows = Rows(hold_table([[0.0], [1.0]]), hold_target(["a", "b"]), as_ids([7, 8]))
+    >>> model = NearestCentroid().fit([[0.0], [1.0], [5.0]], ["a", "b", "b"], ids=[7, 8, 9])
+    >>> _ = model.forget([9])
+    >>> rederive(model, rows).digest() == model.digest()
+    True
     """
     wrong = find_unsafe_settings(model)
     if wrong:
@@ -149,6 +160,15 @@ def compare(
         names of libraries. "fail": bytes differ, and other libraries do not explain it. "skipped":
         bytes differ, but the model was made with other libraries or another CPU kernel, and the
         difference is within the tolerance of the method, or no tolerance is known for it.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.audit import compare
+    >>> model = NearestCentroid().fit([[0.0], [1.0]], ["a", "b"])
+    >>> other = NearestCentroid().fit([[0.0], [2.0]], ["a", "b"])
+    >>> compare(model, model).verdict, compare(model, other).verdict
+    ('pass', 'fail')
     """
     if content is not None and state.encode(model) != content:
         return LevelResult("V4", name, "fail", "the file contains bytes that the model does not")
@@ -188,10 +208,29 @@ def check_rederivation(
 ) -> tuple[LevelResult, Any]:
     """Re-derive a model and compare the two.
 
-    Return the result of V4, and the re-derived model or None if it could not be trained.
+    Parameters
+    ----------
+    model, content, name, same_place
+        As for `compare`.
+    rows : Rows
+        As for `rederive`.
 
-    If the fresh fit raises, the model fails, because it cannot have been trained on these rows. The
-    result is "skipped" only if a library is not installed here.
+    Returns
+    -------
+    LevelResult, estimator or None
+        The result of V4, and the re-derived model; None if it could not be trained. If the fresh
+        fit raises, the result is "fail", because the model cannot have been trained on these rows.
+        It is "skipped" only if a library is not installed here.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.audit import check_rederivation
+    >>> from letheon.data import Rows, as_ids, hold_table, hold_target
+    >>> rows = Rows(hold_table([[0.0], [1.0]]), hold_target(["a", "b"]), as_ids([7, 8]))
+    >>> model = NearestCentroid().fit(rows.X, rows.y, ids=[7, 8])
+    >>> check_rederivation(model, rows)[0].verdict
+    'pass'
     """
     try:
         rederived = rederive(model, rows)

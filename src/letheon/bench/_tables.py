@@ -20,6 +20,11 @@ from letheon.evaluation.report import Cell, Table
 class Spread(NamedTuple):
     """Minimum, mean and maximum over experiments; the mean is usually geometric.
 
+    Parameters
+    ----------
+    low, mean, high : float
+        The three values.
+
     Examples
     --------
     >>> Spread(low=2.0, mean=4.0, high=8.0).mean
@@ -241,6 +246,10 @@ def make_lines(records: Sequence[Record], removed: str | None = None) -> list[Re
         Use cells with this number of people removed. By default, the smallest number that each
         setting was run with, as in the survey's table.
 
+    Returns
+    -------
+    list of ResultLine
+
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
@@ -381,6 +390,15 @@ def _make_table(title: str, columns: Columns, items: Sequence[Any], note: str = 
 def main_table(records: Sequence[Record]) -> Table:
     """Return the main table: the survey's table with the numbers of this benchmark added.
 
+    Parameters
+    ----------
+    records : sequence of dict
+        Cells, as `run` returns them.
+
+    Returns
+    -------
+    Table
+
     Examples
     --------
     >>> main_table([]).title
@@ -393,6 +411,15 @@ def main_table(records: Sequence[Record]) -> Table:
 
 def brief_table(records: Sequence[Record]) -> Table:
     """Return a narrower main table, with one line for each method and setting.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        Cells, as `run` returns them.
+
+    Returns
+    -------
+    Table
 
     Examples
     --------

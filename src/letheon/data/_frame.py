@@ -63,6 +63,13 @@ class FrameSchema:
         Data types of the columns, as the library writes them.
     is_number : tuple of bool
         Whether a column contains numbers.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon.data import as_table
+    >>> as_table(pd.DataFrame({"city": ["Bonn"], "age": [41]})).schema.is_number
+    (False, True)
     """
 
     backend: str
@@ -544,6 +551,8 @@ def numbers_of(X: Table) -> Floats:
     ------
     ValueError
         A column is not a column of numbers.
+    TypeError
+        X is a sparse matrix.
 
     Examples
     --------
@@ -583,6 +592,15 @@ def _parse_numbers(X: Frame, place: int, name: str) -> Floats:
 
 def column_names(X: Any) -> list[str]:
     """Return the names of the columns of a raw table.
+
+    Parameters
+    ----------
+    X : ndarray or Frame
+        A table as `as_table` returns it.
+
+    Returns
+    -------
+    list of str
 
     Examples
     --------

@@ -38,7 +38,15 @@ _SLOTS_PER_HOLE = 5
 
 
 class RowMatch(NamedTuple):
-    """Result of a lookup: positions of the rows with the ids, and the ids without rows."""
+    """Result of a lookup of ids.
+
+    Parameters
+    ----------
+    positions : ndarray of int64
+        Positions of the rows with these ids.
+    missing : Ids
+        Ids without rows.
+    """
 
     positions: NDArray[np.int64]
     missing: Ids
@@ -57,6 +65,13 @@ class Rows:
         One per row; a person may own many rows.
     extra : mapping of str to ndarray
         Further values per row, such as its slice.
+
+    Examples
+    --------
+    >>> from letheon.data import Rows, as_ids, hold_table, hold_target
+    >>> rows = Rows(hold_table([[0.0], [1.0], [2.0]]), hold_target([0, 1, 1]), as_ids([7, 8, 7]))
+    >>> rows.find(as_ids([7])).positions
+    array([0, 2])
     """
 
     def __init__(

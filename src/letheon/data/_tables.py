@@ -25,6 +25,15 @@ _INT64 = np.iinfo(np.int64)
 def table_length(X: Table) -> int:
     """Return the number of rows.
 
+    Parameters
+    ----------
+    X : object
+        A table of any kind.
+
+    Returns
+    -------
+    int
+
     Examples
     --------
     >>> from letheon.data import hold_table, table_length
@@ -36,6 +45,15 @@ def table_length(X: Table) -> int:
 
 def is_text_column(X: Table) -> bool:
     """Return whether X is one column of strings, the input of text vectorisers.
+
+    Parameters
+    ----------
+    X : object
+        The result of `hold_table`.
+
+    Returns
+    -------
+    bool
 
     Examples
     --------
@@ -51,6 +69,15 @@ def hold_table(X: Any) -> Table:
 
     Raises scikit-learn's errors for empty, one-dimensional or complex input. The inner estimator
     decides whether NaN and infinity are allowed.
+
+    Parameters
+    ----------
+    X : array-like, sparse matrix or frame
+        Rows.
+
+    Returns
+    -------
+    ndarray, sparse matrix or frame
 
     Examples
     --------
@@ -80,6 +107,15 @@ def present_table(X: Any) -> Table:
     """Return X for predictions, in the canonical form of `hold_table` and read-only.
 
     X is copied only if needed. An estimator that works in place cannot change the caller's X.
+
+    Parameters
+    ----------
+    X : array-like, sparse matrix or frame
+        Rows to predict.
+
+    Returns
+    -------
+    ndarray, sparse matrix or frame
 
     Examples
     --------
@@ -159,6 +195,15 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 def list_orders(X: Any) -> Orders:
     """Return the categories of each ordered column of a data frame, in the order of its dtype.
 
+    Parameters
+    ----------
+    X : object
+        A table of any kind.
+
+    Returns
+    -------
+    mapping of str to list
+
     Examples
     --------
     >>> import pandas as pd
@@ -232,6 +277,17 @@ def hold_target(y: Any, *, as_float: bool = False) -> NDArray[Any]:
     Strings get the smallest possible width. Otherwise the dtype would reveal the length of a
     forgotten label. With `as_float`, for regression, all numbers become float64.
 
+    Parameters
+    ----------
+    y : array-like
+        Labels or targets.
+    as_float : bool, default=False
+        Whether numbers become float64.
+
+    Returns
+    -------
+    ndarray
+
     Examples
     --------
     >>> from letheon.data import hold_target
@@ -252,6 +308,16 @@ def require_one_kind(y: Any) -> None:
 
     An array of objects may contain both strings and numbers. A list may not, because NumPy would
     convert the numbers to strings.
+
+    Parameters
+    ----------
+    y : array-like
+        Labels.
+
+    Raises
+    ------
+    ValueError
+        The labels are of mixed kinds.
 
     Examples
     --------
@@ -287,9 +353,25 @@ def _plain_value(value: Any) -> Any:
 
 
 def hold_labels(y: Any, *, name: str, regressor: str) -> NDArray[Any]:
-    """Return class labels in canonical form; raise `ValueError` for other values.
+    """Return class labels in canonical form.
 
-    `name` is the name of the estimator; `regressor` is suggested if y contains fractions.
+    Parameters
+    ----------
+    y : array-like
+        The labels.
+    name : str
+        Name of the estimator, for the message.
+    regressor : str
+        The estimator to suggest if y contains fractions.
+
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    ValueError
+        The values are not class labels.
 
     Examples
     --------
@@ -338,7 +420,21 @@ def take_target(y: NDArray[Any] | None, positions: NDArray[np.int64]) -> NDArray
 
 
 def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[Any] | None:
-    """Return y followed by `other`; numbers and strings cannot be mixed.
+    """Return y followed by `other`.
+
+    Parameters
+    ----------
+    y, other : ndarray or None
+        Results of `hold_target`.
+
+    Returns
+    -------
+    ndarray or None
+
+    Raises
+    ------
+    ValueError
+        One has strings and the other has numbers.
 
     Examples
     --------

@@ -70,6 +70,15 @@ def make_trainer(estimator: Any, *, is_given: bool = False) -> Trainer:
 def name_model(estimator: Any) -> str:
     """Return the class name of an estimator, or of the last step of a pipeline.
 
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted or not.
+
+    Returns
+    -------
+    str
+
     Examples
     --------
     >>> from sklearn.linear_model import Ridge
@@ -116,6 +125,21 @@ def usual_models(X: Any, *, is_regression: bool, seed: int, family: str = "any")
     These are logistic regression (ridge regression for numbers) on scaled columns, a random forest,
     and boosted trees if the rows are dense. For the family of neural networks the model is a
     multi-layer perceptron. Columns of strings are one-hot encoded.
+
+    Parameters
+    ----------
+    X : table
+        The rows.
+    is_regression : bool
+        Whether the targets are numbers.
+    seed : int
+        Seed of the models.
+    family : str, default="any"
+        Family of the models.
+
+    Returns
+    -------
+    list of estimators
 
     Examples
     --------
@@ -178,7 +202,16 @@ def _columns_of_words(X: Any) -> list[int]:
 
 
 class BestModel(NamedTuple):
-    """The best of several models, its score, and a text with the scores of all models.
+    """The best of several models.
+
+    Parameters
+    ----------
+    model : estimator
+        The model.
+    score : float
+        Its score.
+    scores : str
+        The scores of all models.
 
     Examples
     --------
@@ -466,6 +499,26 @@ def list_ordinary(
     problem: LearningProblem, ordinary: Any, seed: int, family: str = "any"
 ) -> list[Any]:
     """Return the ordinary models as a list; by default the usual models of the family.
+
+    Parameters
+    ----------
+    problem : LearningProblem
+        The rows.
+    ordinary : estimator, list of estimators or None
+        The models; None for the usual ones.
+    seed : int
+        Seed of the models.
+    family : str, default="any"
+        Family of the usual models.
+
+    Returns
+    -------
+    list of estimators
+
+    Raises
+    ------
+    ValueError
+        A classifier was passed for a regression, or the reverse.
 
     Examples
     --------

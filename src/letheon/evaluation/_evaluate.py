@@ -218,6 +218,11 @@ def evaluate(
         Measures with confidence intervals over seeds or, with one seed, over test rows and
         timings.
 
+    Raises
+    ------
+    ValueError
+        The rows, the requests or an argument do not fit; the message says which.
+
     Notes
     -----
     The comparison is fair by construction: all methods run in one process and one thread (`n_jobs`

@@ -219,6 +219,8 @@ class Trial(TextRepr):
         Whether a model had been trained on the same remaining rows before the request.
     n_false_receipts : int
         Number of receipts with a wrong number of rows.
+    guarantee : Guarantee
+        The guarantee after the last request.
     """
 
     seed: int

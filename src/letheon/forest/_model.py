@@ -34,6 +34,15 @@ from letheon.seeds import Purpose
 def threads_for(n_jobs: int | None) -> int:
     """Return the number of threads on this machine for `n_jobs`, as in joblib.
 
+    Parameters
+    ----------
+    n_jobs : int or None
+        As in joblib.
+
+    Returns
+    -------
+    int
+
     Examples
     --------
     >>> from letheon.forest import threads_for
@@ -52,7 +61,23 @@ def threads_for(n_jobs: int | None) -> int:
 
 
 def threads_for_few(n_jobs: int | None) -> int:
-    """Return the number of threads for small tasks: 1 unless `n_jobs` is set."""
+    """Return the number of threads for small tasks: 1 unless `n_jobs` is set.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        As in joblib.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from letheon.forest import threads_for_few
+    >>> threads_for_few(None), threads_for_few(3)
+    (1, 3)
+    """
     return 1 if n_jobs is None else threads_for(n_jobs)
 
 
@@ -537,6 +562,15 @@ def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -
 
 def are_classes(classes: Any) -> bool:
     """Return whether this is an array of distinct labels of one type, in sorted order.
+
+    Parameters
+    ----------
+    classes : object
+        The value to check.
+
+    Returns
+    -------
+    bool
 
     Examples
     --------

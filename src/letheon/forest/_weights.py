@@ -85,7 +85,15 @@ class WeightSettings:
 
 @dataclass(frozen=True, eq=False)
 class ClassBalance:
-    """Numbers of rows and integer factors of the classes, by code; unused codes have factor 1."""
+    """Weights of the classes.
+
+    Parameters
+    ----------
+    counts : ndarray of int64
+        Number of rows of each class, by code.
+    factors : ndarray of int64
+        Integer factor of each class; 1 for an unused code.
+    """
 
     counts: Counts
     factors: Weights

@@ -567,6 +567,17 @@ def has_outgrown(model: Any, n_before: int, n_after: int) -> bool:
 def choose_noise_scale(model: Any, plan: DescentPlan | None) -> float:
     """Return the scale of the noise: `sigma` of the model or, if that is None, of the plan.
 
+    Parameters
+    ----------
+    model : estimator
+        With the parameter `sigma`.
+    plan : DescentPlan or None
+        The plan of the fit.
+
+    Returns
+    -------
+    float
+
     Examples
     --------
     >>> from letheon import DescentToDeleteClassifier

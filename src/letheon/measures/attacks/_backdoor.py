@@ -105,6 +105,10 @@ def threshold(n: int, q: float, alpha: float = 1e-3) -> int:
     alpha : float, default=1e-3
         Largest probability of a false alarm.
 
+    Returns
+    -------
+    int
+
     Examples
     --------
     >>> threshold(30, 0.1)
@@ -129,6 +133,10 @@ def errors(n: int, p: float, q: float, alpha: float = 1e-3) -> Errors:
         Probability of a success if the data was not deleted, and if it was deleted.
     alpha : float, default=1e-3
         Largest probability of a false alarm.
+
+    Returns
+    -------
+    Errors
 
     Examples
     --------
@@ -196,6 +204,11 @@ def majority_errors(single: Errors, n_users: int) -> Errors:
     Returns
     -------
     Errors
+
+    Raises
+    ------
+    ValueError
+        `n_users` is below 1.
 
     Examples
     --------

@@ -68,6 +68,11 @@ def klom(
     ndarray of shape (n,)
         KLOM of each row, in nats; 0 if all margins of the row are equal.
 
+    Raises
+    ------
+    ValueError
+        The shapes do not match, or there are too few values; the message says which.
+
     Notes
     -----
     Equal distributions do not give 0: about 0.36 with 100 models each and 0.07 with 400.
@@ -354,6 +359,11 @@ def forgetting_epsilon(
     -------
     ndarray of shape (n,)
         Epsilon of each example; 0 if no rule distinguishes the distributions.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not match, or there are too few values; the message says which.
 
     Notes
     -----
