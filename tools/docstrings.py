@@ -9,13 +9,13 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cached_property
 from typing import Any
 
 _SECTION = re.compile(
-    r"^(Parameters|Attributes|Returns|Yields|Raises)\n-+\n(.*?)(?=^\w[\w ]*\n-{3,}|\Z)",
+    r"^(Parameters|Attributes|Returns|Yields|Raises|Warns)\n-+\n(.*?)(?=^\w[\w ]*\n-{3,}|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 _NO_VALUE = ("None", "Self", "NoReturn", "Iterator[None]", "ForwardRef('Self')")
@@ -104,8 +104,8 @@ def find_makers(homes: Homes) -> dict[str, list[str]]:
     makers: dict[str, list[str]] = {}
     for value, home in homes.items():
         if not is_error(value) and has_example(value):
-            members = iter_members(value) if inspect.isclass(value) else [("", value)]
-            for name, function in members:
+            members = iter_members(value) if inspect.isclass(value) else ()
+            for name, function in (("", value), *members):
                 place = f"{home}.{name}".rstrip(".")
                 for made in _list_made(function):
                     makers.setdefault(made, []).append(place)
@@ -114,13 +114,17 @@ def find_makers(homes: Homes) -> dict[str, list[str]]:
 
 def _list_made(function: Any) -> Iterable[str]:
     gives = inspect.formatannotation(inspect.signature(function).return_annotation)
-    return read_sections(function).get("Raises", set()) | set(re.findall(r"\b[A-Z]\w+\b", gives))
+    sections = read_sections(function)
+    raised = sections.get("Raises", set()) | sections.get("Warns", set())
+    return raised | set(re.findall(r"\b[A-Z]\w+\b", gives))
 
 
-def point_to_example(value: Any, makers: dict[str, list[str]]) -> str:
+def point_to_example(value: Any, makers: Mapping[str, list[str]]) -> str:
     """Return the line of the reference that says where an error or a record comes from."""
     places = makers.get(value.__name__, []) if is_error(value) or is_record(value) else []
     if has_example(value) or not places:
         return ""
     links = ", ".join(f"[`{'.'.join(place.split('.')[2:])}`][{place}]" for place in places[:4])
-    return f"{'Raised' if is_error(value) else 'Returned'} by {links}."
+    if not is_error(value):
+        return f"Returned by {links}."
+    return f"{'Issued' if issubclass(value, Warning) else 'Raised'} by {links}."

@@ -10,7 +10,7 @@ import inspect
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +22,7 @@ from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
 import letheon
+from tools.docstrings import Homes, find_makers, point_to_example
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE, COPIES = "reference/", "repository/"
@@ -34,8 +35,6 @@ _SOURCE = '<details class="mkdocstrings-source"'
 
 # Packages whose names letheon exports as its own.
 _OTHERS = ("sklearn",)
-
-Homes = dict[Any, str]
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -157,9 +156,10 @@ def _is_action(member: Any) -> bool:
 def write_reference(modules: list[str]) -> dict[str, str]:
     """Return the pages of the reference by name."""
     homes = find_homes(modules)
+    makers = find_makers(homes)
     pages = {f"{REFERENCE}index.md": _write_index(modules, homes)}
     for name in modules:
-        pages[f"{REFERENCE}{name}.md"] = write_module(name, homes)
+        pages[f"{REFERENCE}{name}.md"] = write_module(name, homes, makers)
     return pages
 
 
@@ -179,7 +179,7 @@ def _summarize(value: Any) -> str:
     return " ".join(first.split()).replace("|", r"\|")
 
 
-def write_module(name: str, homes: Homes) -> str:
+def write_module(name: str, homes: Homes, makers: Mapping[str, list[str]] = {}) -> str:
     """Return the page of a module. Without `homes`, nothing is imported and members are missing."""
     hidden = ("show_root_heading: false", "show_root_toc_entry: false")
     lines = [f"# {name}", "", *_write_directive(name, [], *hidden)]
@@ -191,6 +191,7 @@ def write_module(name: str, homes: Homes) -> str:
             lines += ["", f"## {each} {{#{name}.{each}}}", "", f"`{origin}.{each}`"]
             continue
         lines += ["", *_write_directive(f"{name}.{each}", own)]
+        lines += ["", point_to_example(value, makers)] if homes else []
         for base, members in inherited.items():
             links = ", ".join(f"[`{member}`][{base}.{member}]" for member in members)
             lines += ["", f"Inherited from [`{base}`][{base}]: {links}."]

@@ -26,7 +26,7 @@ SOURCE = ROOT / "src" / "letheon"
 VERSIONS = ("3.11", "3.12", "3.13")
 PLATFORM = "manylinux_2_34_x86_64"
 SLOWEST_IMPORT = 0.1
-NEWCOMER_SECONDS = 180
+NEW_USER_SECONDS = 180
 _CORE = re.compile(r"_core[\w.-]*\.(so|pyd|dylib)")
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n+(?:^```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
 
@@ -91,7 +91,7 @@ def build_wheels(pythons: Iterable[str], folder: Path) -> None:
 
 
 def try_wheel(python: str, wheel: Path) -> None:
-    """Do what a newcomer does: install a wheel in an empty environment, run the README's examples.
+    """Do what a new user does: install a wheel in an empty environment, run the README's examples.
 
     There is no other program, so no compiler. The second example compares the digests.
     """
@@ -105,8 +105,8 @@ def try_wheel(python: str, wheel: Path) -> None:
         _run(own, "-I", Path(__file__), "--examples", environment=bare)
         seconds = time.monotonic() - start
     sys.stdout.write(f"from pip install to equal digests: {seconds:.0f} s\n")
-    if seconds > NEWCOMER_SECONDS:
-        raise SystemExit(f"a newcomer waits {seconds:.0f} s; expected {NEWCOMER_SECONDS} s")
+    if seconds > NEW_USER_SECONDS:
+        raise SystemExit(f"a new user waits {seconds:.0f} s; expected {NEW_USER_SECONDS} s")
 
 
 def run_suite(python: str, wheel: Path, *options: str) -> None:

@@ -223,6 +223,11 @@ class ForgetPipeline(
         Returns
         -------
         self
+
+        Warns
+        -----
+        CheckpointWarning
+            A file of the model before could not be deleted.
         """
         with lock_model(self):
             self._check_steps()

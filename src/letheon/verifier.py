@@ -96,7 +96,16 @@ WORDS_NOT_SEARCHED = "search-for-ids-that-are-words-of-the-ledger"
 
 
 class VerificationError(ValueError):
-    """The error of a failed check; its text says where and why it failed."""
+    """The error of a failed check; its text says where and why it failed.
+
+    Examples
+    --------
+    >>> try:
+    ...     from_hex("no digits")
+    ... except VerificationError as error:
+    ...     print(error)
+    expected 64 lower-case hexadecimal digits
+    """
 
 
 def _match(pattern: str, text: str, reason: str) -> re.Match[str]:

@@ -432,6 +432,13 @@ class Bundle:
         The exported folder.
     key : str
         First public key of the ledger, in hexadecimal digits.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from letheon.audit import Bundle
+    >>> Bundle(Path("exported"), key="00" * 32).folder.name
+    'exported'
     """
 
     folder: Path

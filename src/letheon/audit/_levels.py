@@ -115,6 +115,18 @@ def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> Lev
     Returns
     -------
     LevelResult or None
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.audit import Bundle, check_requests
+    >>> from letheon.ledger import Ledger
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Ledger.create(Path(folder, "ledger"), name="demo") as ledger:
+    ...         bundle = Bundle(ledger.export(Path(folder, "bundle")), ledger.public_key)
+    ...     check_requests(bundle) is None
+    True
     """
     histories: dict[str, _RequestHistory] = {}
     others: set[str] = set()

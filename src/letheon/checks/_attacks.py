@@ -102,6 +102,13 @@ class AttackCase:
         Rows to forget, one request each.
     settings : mapping
         Parameters of the estimator; unknown parameters are ignored.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.checks import AttackCase
+    >>> AttackCase("small", np.eye(3), np.array([0, 1, 0]), leaving=(2,)).remaining
+    [0, 1]
     """
 
     name: str
@@ -165,6 +172,23 @@ def make_hard_cases(n: int, seed: int = 0) -> list[AttackCase]:
     """Return `n` small classification problems on which an account is likely to be wrong.
 
     The rows are saturated, equal, large or nearly dependent; there are two or three classes.
+
+    Parameters
+    ----------
+    n : int
+        Number of cases.
+    seed : int, default=0
+        Seed of the rows.
+
+    Returns
+    -------
+    list of AttackCase
+
+    Examples
+    --------
+    >>> from letheon.checks import make_hard_cases
+    >>> [case.name for case in make_hard_cases(2)]
+    ['plain-0', 'saturated-1']
     """
     rng = np.random.default_rng(seed)
     cases = []
@@ -233,7 +257,25 @@ class ClaimAttackResult:
 
 
 def get_released_parameters(model: Any) -> Floats:
-    """Return the published parameters of a linear model: coefficients and intercepts."""
+    """Return the published parameters of a linear model: coefficients and intercepts.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted linear model.
+
+    Returns
+    -------
+    ndarray
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import get_released_parameters
+    >>> model = InfluenceClassifier(random_state=0).fit([[0.0, 1.0], [1.0, 0.0]] * 9, [0, 1] * 9)
+    >>> get_released_parameters(model).shape
+    (3,)
+    """
     return np.append(np.ravel(model.coef_), np.ravel(model.intercept_)).astype(np.float64)
 
 
@@ -242,6 +284,23 @@ def get_secret_parameters(model: Any) -> Floats:
 
     An attacker who knows the rows can compute these parameters for either world. Here they are read
     from `weights_`, `unperturbed_` or `optimum_`.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted linear model.
+
+    Returns
+    -------
+    ndarray
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import get_secret_parameters
+    >>> model = InfluenceClassifier(random_state=0).fit([[0.0, 1.0], [1.0, 0.0]] * 9, [0, 1] * 9)
+    >>> get_secret_parameters(model).shape
+    (3,)
     """
     values = get_weights_before_noise(model)
     if model.fit_intercept:
@@ -259,7 +318,15 @@ class _WorldRuns(NamedTuple):
 
 @dataclass(frozen=True)
 class Releases:
-    """Runs of both worlds from `play_worlds`, which several attacks can share."""
+    """Runs of both worlds from `play_worlds`, which several attacks can share.
+
+    Parameters
+    ----------
+    case : AttackCase
+        The case.
+    forgot, fresh : object
+        Released parameters of models that forgot, and of models that were trained without the rows.
+    """
 
     case: AttackCase
     forgot: _WorldRuns
@@ -284,10 +351,31 @@ def play_worlds(
 ) -> Releases:
     """Simulate both worlds: fit and forget in one, fit without the rows in the other.
 
-    The parameters are explained in `attack_fold`. `attack_fold`, `attack_refusal` and
-    `attack_lattice` accept the result as `case`, so that they can share the same runs. If `case` is
-    a `Releases` object, it is returned unchanged. A `fit` or `forget` that raises is tried up to
-    `most_tries` times; with 0, the error is raised.
+    `attack_fold`, `attack_refusal` and `attack_lattice` accept the result as `case`, so that they
+    can share the same runs. If `case` is a `Releases` object, it is returned unchanged.
+
+    Parameters
+    ----------
+    estimator, case, released
+        As in `attack_fold`.
+    n_runs : int, default=2000
+        Number of models in each world.
+    most_tries : int, default=50
+        Number of attempts of `fit` and `forget`; with 0, their errors are raised.
+
+    Returns
+    -------
+    Releases
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import AttackCase, play_worlds
+    >>> case = AttackCase("small", np.eye(8, 2), np.arange(8) % 2)
+    >>> model = InfluenceClassifier(l2=1.0, sigma=10.0)
+    >>> play_worlds(model, case, n_runs=30).case.name
+    'small'
     """
     if isinstance(case, Releases):
         return case
@@ -330,6 +418,16 @@ def attack_fold(
     Returns
     -------
     ClaimAttackResult
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import AttackCase, attack_fold
+    >>> case = AttackCase("small", np.eye(8, 2), np.arange(8) % 2)
+    >>> model = InfluenceClassifier(l2=1.0, sigma=10.0)
+    >>> attack_fold(model, case, n_runs=30).n_runs
+    30
     """
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=0)
     stated = _choose_claim(runs.forgot.claims, claim)
@@ -350,8 +448,29 @@ def attack_refusal(
     """Retry until `fit` and `forget` succeed, then compare the releases as in `attack_fold`.
 
     If a method raises depending on its noise, the noise of the releases is selected and no longer
-    has the stated distribution. The parameters are explained in `attack_fold` and `play_worlds`.
-    `details` has the share of refused attempts in each world.
+    has the stated distribution.
+
+    Parameters
+    ----------
+    estimator, case, level, released, claim
+        As in `attack_fold`.
+    n_runs, most_tries : int
+        As in `play_worlds`.
+
+    Returns
+    -------
+    ClaimAttackResult
+        `details`: the share of refused attempts in each world.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import AttackCase, attack_refusal
+    >>> case = AttackCase("small", np.eye(8, 2), np.arange(8) % 2)
+    >>> model = InfluenceClassifier(l2=1.0, sigma=10.0)
+    >>> attack_refusal(model, case, n_runs=30).attack
+    'refusal'
     """
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=most_tries)
     stated = _choose_claim(runs.forgot.claims | runs.fresh.claims, claim)
@@ -421,6 +540,16 @@ def attack_lattice(
     -------
     ClaimAttackResult
         `details`: the share of coordinates that the right and the wrong w explain.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import AttackCase, attack_lattice
+    >>> case = AttackCase("small", np.eye(8, 2), np.arange(8) % 2)
+    >>> model = InfluenceClassifier(l2=1.0, sigma=10.0)
+    >>> attack_lattice(model, case, n_runs=30).attack
+    'lattice'
     """
     rows = case.case if isinstance(case, Releases) else _resolve_case(case, n_runs)
     first = [make() for make in _make_worlds(estimator, rows)]
@@ -506,6 +635,19 @@ def attack_account(
         need an epsilon of at least e. `details` has the number of requests after which the account
         was below the true value (`understated`), and the largest ratio of the true value to the
         account.
+
+    Raises
+    ------
+    ValueError
+        No model is certified after a request in any case.
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import attack_account, make_hard_cases
+    >>> model = InfluenceClassifier(sigma=10.0)
+    >>> attack_account(model, make_hard_cases(2), n_requests=1).details["understated"]
+    0.0
     """
     needed, factors = [], []
     stated = None if claim is None else _StatedClaim(*claim)

@@ -35,6 +35,12 @@ class CoreModelBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     """Base class of models that depend only on settings, seed and remaining rows.
 
     A subclass names the attribute that holds its rows and trees, and its guarantee.
+
+    Examples
+    --------
+    >>> from letheon.forest import CoreModelBase, DaREForestClassifier
+    >>> issubclass(DaREForestClassifier, CoreModelBase)
+    True
     """
 
     _core_attribute: ClassVar[str]

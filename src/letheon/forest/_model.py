@@ -144,7 +144,15 @@ class ForestPrediction(NamedTuple):
 
 
 class StoredRows:
-    """Rows of a model in the C++ core: ids, labels, and copies of the model."""
+    """Rows of a model in the C++ core: ids, labels, and copies of the model.
+
+    Examples
+    --------
+    >>> from letheon.forest import DaREForestClassifier
+    >>> model = DaREForestClassifier(n_estimators=1, random_state=0).fit([[0.0], [1.0]], [0, 1])
+    >>> model.ids_.tolist()
+    [0, 1]
+    """
 
     settings: Any
     core: _core.Forest | _core.Boosting
@@ -432,7 +440,30 @@ class ForestModel(StoredRows):
 
 
 def read_categories(state: dict[str, Any]) -> CategoryTable:
-    """Return the categories of the rows of a state; raise `ValueError` if they do not match."""
+    """Return the categories of the rows of a state.
+
+    Parameters
+    ----------
+    state : dict
+        The parts of a model file.
+
+    Returns
+    -------
+    CategoryTable
+
+    Raises
+    ------
+    ValueError
+        They are not those of the columns in the settings.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from letheon.forest import read_categories
+    >>> state = {"settings": SimpleNamespace(seed=7, categorical=())}
+    >>> read_categories(state).columns.columns
+    ()
+    """
     settings = state["settings"]
     categories = CategoryTable(CategoryColumns(settings.seed))
     if "categories" in state:
@@ -462,7 +493,35 @@ def count_classes(
 def weigh_classes(
     settings: Any, batch: ForestBatch, table: LabelTable | None, codes: NDArray[Any]
 ) -> tuple[ForestBatch, ClassBalance | None]:
-    """Return the rows with the weights of their classes, and these weights."""
+    """Return the rows with the weights of their classes, and these weights.
+
+    Parameters
+    ----------
+    settings : object
+        Resolved settings, with `class_weight` and `seed`.
+    batch : ForestBatch
+        The rows.
+    table : LabelTable or None
+        The labels.
+    codes : ndarray
+        Codes of the labels.
+
+    Returns
+    -------
+    ForestBatch, ClassBalance or None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.data import EncodedRows
+    >>> from letheon.forest import ForestBatch, LabelTable, weigh_classes
+    >>> batch = ForestBatch.from_input(EncodedRows(np.eye(2)), np.array([0, 1]), None, ["a", "b"])
+    >>> from types import SimpleNamespace
+    >>> settings = SimpleNamespace(class_weight={0: 1.0, 1: 3.0}, seed=7)
+    >>> table, codes = LabelTable.from_labels(batch.target)
+    >>> weigh_classes(settings, batch, table, codes)[0].weights.tolist()
+    [256, 768]
+    """
     balance = count_classes(settings, table, codes)
     if balance is None:
         return batch, None
@@ -472,7 +531,32 @@ def weigh_classes(
 def read_balance(
     settings: Any, table: LabelTable | None, batch: ForestBatch
 ) -> ClassBalance | None:
-    """Return the weights of the classes of a state; raise `ValueError` if they do not match."""
+    """Return the weights of the classes of a state.
+
+    Parameters
+    ----------
+    settings, table, batch
+        As for `weigh_classes`.
+
+    Returns
+    -------
+    ClassBalance or None
+
+    Raises
+    ------
+    ValueError
+        Codes or weights do not match the classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.data import EncodedRows
+    >>> from letheon.forest import ForestBatch, read_balance
+    >>> batch = ForestBatch.from_input(EncodedRows(np.eye(2)), np.array([0, 1]), None, ["a", "b"])
+    >>> from types import SimpleNamespace
+    >>> read_balance(SimpleNamespace(class_weight=None, seed=7), None, batch) is None
+    True
+    """
     codes = batch.target
     if settings.class_weight is not None and table is not None:
         is_code = isinstance(codes, np.ndarray) and codes.dtype == np.uint32 and codes.ndim == 1
@@ -510,6 +594,31 @@ def core_arguments(
     """Return the keyword arguments that pass these rows to the core.
 
     With `owner_seed`, they contain a hash of the id of each row.
+
+    Parameters
+    ----------
+    owner_seed : int or None
+        Seed of the hashes of ids; None without them.
+    batch : ForestBatch
+        The rows.
+    target : ndarray
+        Codes of the labels, or targets.
+    table : LabelTable or None
+        The labels; None for regression.
+
+    Returns
+    -------
+    dict
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.data import EncodedRows
+    >>> from letheon.forest import ForestBatch, core_arguments
+    >>> batch = ForestBatch.from_input(EncodedRows(np.eye(2)), np.array([0, 1]), None, ["a", "b"])
+    >>> arguments = core_arguments(None, batch, batch.target, None)
+    >>> arguments["n_classes"]
+    0
     """
     ids, owners = batch.ids, _NO_OWNERS
     if owner_seed is not None:
@@ -527,7 +636,26 @@ def core_arguments(
 
 
 def ids_of(arrays: dict[str, Any]) -> Ids:
-    """Return the ids in the arrays of the core."""
+    """Return the ids in the arrays of the core.
+
+    Parameters
+    ----------
+    arrays : dict
+        What the core returns.
+
+    Returns
+    -------
+    Ids
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.data import as_ids
+    >>> from letheon.forest import DaREForestClassifier
+    >>> model = DaREForestClassifier(n_estimators=1, random_state=0)
+    >>> model.fit([[0.0], [1.0]], [0, 1], ids=["anna", "ben"]).ids_.tolist()
+    ['anna', 'ben']
+    """
     if arrays["ids_values"] is not None:
         return IntIds(arrays["ids_values"])
     return TextIds(arrays["ids_blob"], arrays["ids_offsets"])

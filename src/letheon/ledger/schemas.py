@@ -256,7 +256,19 @@ class LogConsistency:
 
 
 class Checkpoint(NamedTuple):
-    """A signed state of the log: its size and root (hexadecimal), the signed note, and the time."""
+    """A signed state of the log.
+
+    Parameters
+    ----------
+    size : int
+        Number of events.
+    root : str
+        Root of the log in hexadecimal digits.
+    note : str
+        The signed note.
+    at : int
+        Time in seconds since 1970.
+    """
 
     size: int
     root: str

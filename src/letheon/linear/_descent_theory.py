@@ -525,7 +525,26 @@ def check_combination(model: Any) -> None:
 
 
 def plan_descent(model: Any, problem: FitProblem) -> DescentPlan | None:
-    """Return the plan of a fit on these rows; None with ``stop="residual"``."""
+    """Return the plan of a fit on these rows; None with ``stop="residual"``.
+
+    Parameters
+    ----------
+    model : estimator
+        A descent-to-delete estimator.
+    problem : FitProblem
+        The rows and the loss.
+
+    Returns
+    -------
+    DescentPlan or None
+
+    Examples
+    --------
+    >>> from letheon import DescentToDeleteClassifier
+    >>> model = DescentToDeleteClassifier(random_state=0).fit([[0.0], [1.0]] * 50, [0, 1] * 50)
+    >>> model.guarantee_.kind
+    'certified'
+    """
     if model.stop == "residual":
         return None
     loss, (d, K), n = problem.loss, problem.shape, nominal_rows(problem.n_remaining)
