@@ -95,12 +95,8 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
 
     Parameters
     ----------
-    model : estimator
-        A fitted model.
-    ids : sequence of int or of str
-        The people to forget.
-    digest : bool, default=False
-        Whether the receipt contains the digest of the new model.
+    model, ids, digest
+        A fitted model; its `forget` explains the rest.
 
     Returns
     -------
@@ -109,14 +105,12 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
     Raises
     ------
     CannotForgetError
-        The model cannot forget, such as a plain `Pipeline`, whose scaler would keep what it learned
-        from the forgotten rows. The message says what to do instead.
+        The model cannot forget, for example a plain `Pipeline`; the message says what to do.
 
     Examples
     --------
-    >>> import letheon
-    >>> model = letheon.NearestCentroid().fit([[0.0], [1.0], [9.0]], ["a", "a", "b"], ids=[7, 8, 9])
-    >>> letheon.forget(model, [8]).n_rows
+    >>> from letheon import NearestCentroid, forget
+    >>> forget(NearestCentroid().fit([[0.0], [1.0]], ["a", "b"], ids=[7, 8]), [8]).n_rows
     1
     """
     if isinstance(model, ForgetMixin):
@@ -164,25 +158,17 @@ class ForgetPipeline(
     steps_ : tuple of (name, fitted step)
         The fitted steps, in order.
     ids_, guarantee_, n_rows_
-        See `ForgetMixin`.
-
-    Notes
-    -----
-    Guarantee: that of the last step. It is exact only if every step is exact.
+        See `ForgetMixin`. The guarantee is that of the last step; it is exact only if every step
+        is exact.
 
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> from letheon import ForgetPipeline, NaiveUnlearner
-    >>> X, y = load_iris(return_X_y=True)
-    >>> model = ForgetPipeline([
-    ...     ("scale", NaiveUnlearner(StandardScaler(), random_state=0)),
-    ...     ("model", NaiveUnlearner(LogisticRegression(), random_state=0)),
-    ... ]).fit(X, y)
-    >>> model.forget([0, 1, 2]).rebuilt
-    {'steps': 2}
+    >>> from letheon import DaREForestClassifier, ForgetPipeline, preprocessing
+    >>> scale = preprocessing.StandardScaler(random_state=0)
+    >>> model = ForgetPipeline([("scale", scale), ("model", DaREForestClassifier(5))])
+    >>> model.fit(*load_iris(return_X_y=True)).forget([0, 1, 2]).n_rows
+    3
     """
 
     facts: ClassVar[Any] = InnerFacts(
@@ -219,15 +205,6 @@ class ForgetPipeline(
             Labels or targets, if the last step needs them.
         ids : sequence of int or of str, optional
             Id of each row; may repeat. Default ``0..n-1``.
-
-        Returns
-        -------
-        self
-
-        Warns
-        -----
-        CheckpointWarning
-            A file of the model before could not be deleted.
         """
         with lock_model(self):
             self._check_steps()

@@ -11,11 +11,10 @@ nothing.
 False
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,13 +22,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from letheon.checks._cases import CASES, AttackCase, Floats, make_hard_cases
 from letheon.checks._leak import clopper_pearson, epsilon_lower_bound
 from letheon.checks._people import fit_with, forget_each
 from letheon.data import People
 from letheon.linear import SecretArray, gaussian_epsilon, gaussian_mu
 
 Long = NDArray[np.longdouble]
-Floats = NDArray[np.float64]
 Read = Callable[[Any], Floats]
 Make = Callable[[], Any]
 _FEWEST_RELEASES = 30
@@ -83,128 +82,6 @@ def _slopes(kind: str, Z: Long, y: NDArray[Any], loss: Any) -> Long:
     shares = np.exp(Z - Z.max(axis=1, keepdims=True))
     total, others = shares.sum(axis=1, keepdims=True), np.where(own, 0, shares)
     return np.asarray(np.where(own, -others.sum(axis=1, keepdims=True), others) / total)
-
-
-Draw = Callable[[np.random.Generator, int, int], Floats]
-
-
-@dataclass(frozen=True)
-class AttackCase:
-    """A training problem with rows to forget.
-
-    Attributes
-    ----------
-    name : str
-        Name of the case, for the result.
-    X, y : ndarray
-        Rows and targets. The id of a row is its position.
-    leaving : tuple of int
-        Rows to forget, one request each.
-    settings : mapping
-        Parameters of the estimator; unknown parameters are ignored.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from letheon.checks import AttackCase
-    >>> AttackCase("small", np.eye(3), np.array([0, 1, 0]), leaving=(2,)).remaining
-    [0, 1]
-    """
-
-    name: str
-    X: Floats
-    y: NDArray[Any]
-    leaving: tuple[int, ...] = (0,)
-    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def remaining(self) -> list[int]:
-        """Positions of the rows that are not forgotten."""
-        return [row for row in range(len(self.y)) if row not in self.leaving]
-
-
-_FLAT = {"fit_intercept": False}
-# Name, rows, targets, settings.
-_REFUTED: list[tuple[str, Any, Any, dict[str, Any]]] = [
-    # The curvature of the remaining rows underflows, and so does the bound.
-    ("zero-energy", [[5.0, 0.0], *[[-4.5, 2.18]] * 3], [0, 0, 1, 0], {"sigma": 10.0, **_FLAT}),
-    # Infinity times zero in an account.
-    (
-        "three-classes",
-        np.random.default_rng(0).normal(size=(12, 2)) * 3.0,
-        np.arange(12) % 3,
-        {"reg": "total", "l2": 1e-3, "sigma": 10.0, "batch_size": 1},
-    ),
-    # The residual of a removal depends on noise in the objective, so distributions fold.
-    ("one-column-4", [[-4.38], [1.17], [18.5], [-1.32]], [0, 1, 0, 1], _FLAT),
-    ("one-column-5", [[-6.87], [1.03], [1.34], [1.95], [0.87]], [1, 1, 0, 1, 1], _FLAT),
-    (
-        "one-column-8",
-        [[-4.22], [0.98], [-2.12], [3.09], [-0.92], [-0.5], [-0.31], [-9.02]],
-        [0, 0, 1, 0, 1, 0, 1, 1],
-        _FLAT,
-    ),
-    # One row is far from all others.
-    ("outlier", [[40.0], *[[x] for x in np.linspace(-1, 1, 12)]], [0, *[0] * 6, *[1] * 6], {}),
-]
-
-CASES: Mapping[str, AttackCase] = MappingProxyType(
-    {
-        name: AttackCase(name, np.array(X, float), np.array(y), (0,), MappingProxyType(settings))
-        for name, X, y, settings in _REFUTED
-    }
-)
-"""Named cases that refuted earlier versions of letheon."""
-
-_HARD: Mapping[str, Draw] = {
-    "plain": lambda rng, n, d: rng.normal(size=(n, d)),
-    "saturated": lambda rng, n, d: rng.normal(size=(n, d)) * 30.0,
-    "equal": lambda rng, n, d: np.repeat(rng.normal(size=(1, d)), n, axis=0) * 5.0,
-    "collinear": lambda rng, n, d: (
-        rng.normal(size=(n, 1)) * np.ones(d) + 1e-7 * rng.normal(size=(n, d))
-    ),
-    "long": lambda rng, n, d: rng.normal(size=(n, d)) * np.exp(rng.normal(size=(n, 1)) * 4.0),
-    "tiny": lambda rng, n, d: rng.normal(size=(n, d)) * 1e-6,
-}
-
-
-def make_hard_cases(n: int, seed: int = 0) -> list[AttackCase]:
-    """Return `n` small classification problems on which an account is likely to be wrong.
-
-    The rows are saturated, equal, large or nearly dependent; there are two or three classes.
-
-    Parameters
-    ----------
-    n : int
-        Number of cases.
-    seed : int, default=0
-        Seed of the rows.
-
-    Returns
-    -------
-    list of AttackCase
-
-    Examples
-    --------
-    >>> from letheon.checks import make_hard_cases
-    >>> [case.name for case in make_hard_cases(2)]
-    ['plain-0', 'saturated-1']
-    """
-    rng = np.random.default_rng(seed)
-    cases = []
-    for number in range(n):
-        kind = list(_HARD)[number % len(_HARD)]
-        n_rows, n_columns = int(rng.integers(6, 30)), int(rng.integers(1, 5))
-        y = rng.integers(0, int(rng.integers(2, 4)), n_rows)
-        y[:6] = [0, 1, 0, 1, 0, 1]
-        settings = {
-            "l2": float(10.0 ** rng.uniform(-6, 0)),
-            "reg": str(rng.choice(["per_sample", "total"])),
-            "fit_intercept": bool(rng.integers(2)),
-        }
-        X = _HARD[kind](rng, n_rows, n_columns)
-        cases.append(AttackCase(f"{kind}-{number}", X, y, (0, 1), MappingProxyType(settings)))
-    return cases
 
 
 class _StatedClaim(NamedTuple):
@@ -264,14 +141,9 @@ def get_released_parameters(model: Any) -> Floats:
     model : estimator
         A fitted linear model.
 
-    Returns
-    -------
-    ndarray
-
     Examples
     --------
     >>> from letheon import InfluenceClassifier
-    >>> from letheon.checks import get_released_parameters
     >>> model = InfluenceClassifier(random_state=0).fit([[0.0, 1.0], [1.0, 0.0]] * 9, [0, 1] * 9)
     >>> get_released_parameters(model).shape
     (3,)
@@ -290,14 +162,9 @@ def get_secret_parameters(model: Any) -> Floats:
     model : estimator
         A fitted linear model.
 
-    Returns
-    -------
-    ndarray
-
     Examples
     --------
     >>> from letheon import InfluenceClassifier
-    >>> from letheon.checks import get_secret_parameters
     >>> model = InfluenceClassifier(random_state=0).fit([[0.0, 1.0], [1.0, 0.0]] * 9, [0, 1] * 9)
     >>> get_secret_parameters(model).shape
     (3,)
@@ -325,7 +192,7 @@ class Releases:
     case : AttackCase
         The case.
     forgot, fresh : object
-        Released parameters of models that forgot, and of models that were trained without the rows.
+        Released parameters of models that forgot, and of models fitted without the rows.
     """
 
     case: AttackCase
@@ -369,13 +236,11 @@ def play_worlds(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from letheon import InfluenceClassifier
-    >>> from letheon.checks import AttackCase, play_worlds
-    >>> case = AttackCase("small", np.eye(8, 2), np.arange(8) % 2)
-    >>> model = InfluenceClassifier(l2=1.0, sigma=10.0)
-    >>> play_worlds(model, case, n_runs=30).case.name
-    'small'
+    >>> from letheon.checks import play_worlds
+    >>> model = InfluenceClassifier(sigma=10.0)
+    >>> play_worlds(model, "one-column-4", n_runs=30).case.name
+    'one-column-4'
     """
     if isinstance(case, Releases):
         return case
@@ -421,12 +286,10 @@ def attack_fold(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from letheon import InfluenceClassifier
-    >>> from letheon.checks import AttackCase, attack_fold
-    >>> case = AttackCase("small", np.eye(8, 2), np.arange(8) % 2)
-    >>> model = InfluenceClassifier(l2=1.0, sigma=10.0)
-    >>> attack_fold(model, case, n_runs=30).n_runs
+    >>> from letheon.checks import attack_fold
+    >>> model = InfluenceClassifier(sigma=10.0)
+    >>> attack_fold(model, "one-column-4", n_runs=30).n_runs
     30
     """
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=0)
@@ -464,12 +327,10 @@ def attack_refusal(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from letheon import InfluenceClassifier
-    >>> from letheon.checks import AttackCase, attack_refusal
-    >>> case = AttackCase("small", np.eye(8, 2), np.arange(8) % 2)
-    >>> model = InfluenceClassifier(l2=1.0, sigma=10.0)
-    >>> attack_refusal(model, case, n_runs=30).attack
+    >>> from letheon.checks import attack_refusal
+    >>> model = InfluenceClassifier(sigma=10.0)
+    >>> attack_refusal(model, "one-column-4", n_runs=30).attack
     'refusal'
     """
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=most_tries)
@@ -543,12 +404,10 @@ def attack_lattice(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from letheon import InfluenceClassifier
-    >>> from letheon.checks import AttackCase, attack_lattice
-    >>> case = AttackCase("small", np.eye(8, 2), np.arange(8) % 2)
-    >>> model = InfluenceClassifier(l2=1.0, sigma=10.0)
-    >>> attack_lattice(model, case, n_runs=30).attack
+    >>> from letheon.checks import attack_lattice
+    >>> model = InfluenceClassifier(sigma=10.0)
+    >>> attack_lattice(model, "one-column-4", n_runs=30).attack
     'lattice'
     """
     rows = case.case if isinstance(case, Releases) else _resolve_case(case, n_runs)

@@ -422,10 +422,6 @@ def as_table(X: Any, *, copy: bool = True) -> Table:
     copy : bool, default=True
         Whether the result must have its own memory.
 
-    Returns
-    -------
-    ndarray, CSR array or Frame
-
     Examples
     --------
     >>> from letheon.data import as_table
@@ -457,10 +453,6 @@ def to_native(X: Table, *, all_categories: bool = False) -> Any:
     all_categories : bool, default=False
         As for `Frame.to_native`.
 
-    Returns
-    -------
-    ndarray, sparse array or data frame
-
     Examples
     --------
     >>> import pandas as pd
@@ -479,10 +471,6 @@ def as_frame(X: Any) -> Frame:
     ----------
     X : data frame
         At least one row and one column.
-
-    Returns
-    -------
-    Frame
 
     Raises
     ------
@@ -543,10 +531,6 @@ def numbers_of(X: Table) -> Floats:
     X : ndarray or Frame
         A table as `as_table` returns it.
 
-    Returns
-    -------
-    ndarray of float64
-
     Raises
     ------
     ValueError
@@ -597,10 +581,6 @@ def column_names(X: Any) -> list[str]:
     ----------
     X : ndarray or Frame
         A table as `as_table` returns it.
-
-    Returns
-    -------
-    list of str
 
     Examples
     --------

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
@@ -24,72 +23,13 @@ from letheon.data import (
     TextIds,
     ValueCounts,
 )
+from letheon.forest._balance import encode_target, read_balance, read_categories, weigh_classes
 from letheon.forest._columns import ColumnChange, Keys
 from letheon.forest._inputs import ForestBatch, ForestSettings, LabelTable
+from letheon.forest._threads import threads_for
 from letheon.forest._weights import ClassBalance
 from letheon.parallel import run_tasks
 from letheon.seeds import Purpose
-
-
-def threads_for(n_jobs: int | None) -> int:
-    """Return the number of threads on this machine for `n_jobs`, as in joblib.
-
-    Parameters
-    ----------
-    n_jobs : int or None
-        As in joblib.
-
-    Returns
-    -------
-    int
-
-    Examples
-    --------
-    >>> from letheon.forest import threads_for
-    >>> threads_for(3)
-    3
-    """
-    if isinstance(n_jobs, int) and n_jobs > 0:
-        return n_jobs
-    if n_jobs is None:
-        workers = joblib.effective_n_jobs(None)
-        # A requested cluster may have more workers than this machine has cores.
-        return workers if workers == 1 else min(workers, _count_cores())
-    backend, _ = get_active_backend()
-    kind, level = type(backend).__qualname__, getattr(backend, "nesting_level", 0)
-    return min(_count_workers(n_jobs, kind, level), _count_cores())
-
-
-def threads_for_few(n_jobs: int | None) -> int:
-    """Return the number of threads for small tasks: 1 unless `n_jobs` is set.
-
-    Parameters
-    ----------
-    n_jobs : int or None
-        As in joblib.
-
-    Returns
-    -------
-    int
-
-    Examples
-    --------
-    >>> from letheon.forest import threads_for_few
-    >>> threads_for_few(None), threads_for_few(3)
-    (1, 3)
-    """
-    return 1 if n_jobs is None else threads_for(n_jobs)
-
-
-# Cached: joblib reads the container limits every time, which takes longer than a small request.
-@cache
-def _count_cores() -> int:
-    return joblib.cpu_count()
-
-
-@cache
-def _count_workers(n_jobs: int, _backend: str, _nesting_level: int) -> int:
-    return joblib.effective_n_jobs(n_jobs)
 
 
 @dataclass(frozen=True)
@@ -439,138 +379,6 @@ class ForestModel(StoredRows):
         )
 
 
-def read_categories(state: dict[str, Any]) -> CategoryTable:
-    """Return the categories of the rows of a state.
-
-    Parameters
-    ----------
-    state : dict
-        The parts of a model file.
-
-    Returns
-    -------
-    CategoryTable
-
-    Raises
-    ------
-    ValueError
-        They are not those of the columns in the settings.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> from letheon.forest import read_categories
-    >>> state = {"settings": SimpleNamespace(seed=7, categorical=())}
-    >>> read_categories(state).columns.columns
-    ()
-    """
-    settings = state["settings"]
-    categories = CategoryTable(CategoryColumns(settings.seed))
-    if "categories" in state:
-        categories = CategoryTable.from_state(state["categories"], settings.seed, state["X"])
-    if categories.columns.columns != settings.categorical:
-        raise ValueError("categories are not those of the columns that the settings state")
-    return categories
-
-
-def encode_target(
-    settings: ForestSettings, target: NDArray[Any]
-) -> tuple[LabelTable | None, NDArray[Any]]:
-    """Return the label table and the codes of the target; None and the target for regression."""
-    return (None, target) if settings.is_regression else LabelTable.from_labels(target)
-
-
-def count_classes(
-    settings: Any, table: LabelTable | None, codes: NDArray[Any]
-) -> ClassBalance | None:
-    """Return the weights of the classes of these rows; None without `class_weight`."""
-    if settings.class_weight is None or table is None:
-        return None
-    counts = np.bincount(codes, minlength=len(table))
-    return ClassBalance.from_counts(settings.class_weight, settings.seed, table.labels, counts)
-
-
-def weigh_classes(
-    settings: Any, batch: ForestBatch, table: LabelTable | None, codes: NDArray[Any]
-) -> tuple[ForestBatch, ClassBalance | None]:
-    """Return the rows with the weights of their classes, and these weights.
-
-    Parameters
-    ----------
-    settings : object
-        Resolved settings, with `class_weight` and `seed`.
-    batch : ForestBatch
-        The rows.
-    table : LabelTable or None
-        The labels.
-    codes : ndarray
-        Codes of the labels.
-
-    Returns
-    -------
-    ForestBatch, ClassBalance or None
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from letheon.data import EncodedRows
-    >>> from letheon.forest import ForestBatch, LabelTable, weigh_classes
-    >>> batch = ForestBatch.from_input(EncodedRows(np.eye(2)), np.array([0, 1]), None, ["a", "b"])
-    >>> from types import SimpleNamespace
-    >>> settings = SimpleNamespace(class_weight={0: 1.0, 1: 3.0}, seed=7)
-    >>> table, codes = LabelTable.from_labels(batch.target)
-    >>> weigh_classes(settings, batch, table, codes)[0].weights.tolist()
-    [256, 768]
-    """
-    balance = count_classes(settings, table, codes)
-    if balance is None:
-        return batch, None
-    return replace(batch, weights=balance.weigh(batch.weights, codes)), balance
-
-
-def read_balance(
-    settings: Any, table: LabelTable | None, batch: ForestBatch
-) -> ClassBalance | None:
-    """Return the weights of the classes of a state.
-
-    Parameters
-    ----------
-    settings, table, batch
-        As for `weigh_classes`.
-
-    Returns
-    -------
-    ClassBalance or None
-
-    Raises
-    ------
-    ValueError
-        Codes or weights do not match the classes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from letheon.data import EncodedRows
-    >>> from letheon.forest import ForestBatch, read_balance
-    >>> batch = ForestBatch.from_input(EncodedRows(np.eye(2)), np.array([0, 1]), None, ["a", "b"])
-    >>> from types import SimpleNamespace
-    >>> read_balance(SimpleNamespace(class_weight=None, seed=7), None, batch) is None
-    True
-    """
-    codes = batch.target
-    if settings.class_weight is not None and table is not None:
-        is_code = isinstance(codes, np.ndarray) and codes.dtype == np.uint32 and codes.ndim == 1
-        # Before anything is counted: a forged code would need a long array.
-        if not is_code or (codes >= len(table)).any():
-            raise ValueError("target contains a code that is not the code of a class")
-    balance = count_classes(settings, table, codes)
-    if balance is not None and (
-        batch.weights is None or (batch.weights % balance.factors[codes]).any()
-    ):
-        raise ValueError("a weight is not a multiple of the weight of its class")
-    return balance
-
-
 def _dense_blocks(X: Any) -> Iterator[NDArray[Any]]:
     """Yield a sparse matrix as dense blocks of rows."""
     rows, size = X.tocsr(), max(1, _BLOCK_CELLS // X.shape[1])
@@ -606,10 +414,6 @@ def core_arguments(
     table : LabelTable or None
         The labels; None for regression.
 
-    Returns
-    -------
-    dict
-
     Examples
     --------
     >>> import numpy as np
@@ -642,10 +446,6 @@ def ids_of(arrays: dict[str, Any]) -> Ids:
     ----------
     arrays : dict
         What the core returns.
-
-    Returns
-    -------
-    Ids
 
     Examples
     --------
@@ -696,14 +496,9 @@ def are_classes(classes: Any) -> bool:
     classes : object
         The value to check.
 
-    Returns
-    -------
-    bool
-
     Examples
     --------
     >>> import numpy as np
-    >>> from letheon.forest import are_classes
     >>> are_classes(np.array(["no", "yes"])), are_classes(np.array([1, 0]))
     (True, False)
     """

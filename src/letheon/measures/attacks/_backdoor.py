@@ -105,10 +105,6 @@ def threshold(n: int, q: float, alpha: float = 1e-3) -> int:
     alpha : float, default=1e-3
         Largest probability of a false alarm.
 
-    Returns
-    -------
-    int
-
     Examples
     --------
     >>> threshold(30, 0.1)
@@ -134,10 +130,6 @@ def errors(n: int, p: float, q: float, alpha: float = 1e-3) -> Errors:
     alpha : float, default=1e-3
         Largest probability of a false alarm.
 
-    Returns
-    -------
-    Errors
-
     Examples
     --------
     >>> test = errors(30, 0.6, 0.1)
@@ -158,10 +150,6 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
         Probability of a success if the data was not deleted, and if it was deleted.
     alpha, beta : float, default=1e-3
         Largest probabilities of a false alarm and of a miss.
-
-    Returns
-    -------
-    int
 
     Raises
     ------
@@ -200,10 +188,6 @@ def majority_errors(single: Errors, n_users: int) -> Errors:
         Errors of the test of one user.
     n_users : int
         Number of users.
-
-    Returns
-    -------
-    Errors
 
     Raises
     ------

@@ -71,7 +71,7 @@ def klom(
     Raises
     ------
     ValueError
-        The shapes do not match, or there are too few values; the message says which.
+        The shapes do not match.
 
     Notes
     -----
@@ -79,10 +79,8 @@ def klom(
 
     Examples
     --------
-    >>> klom([[0.0], [0.0]], [[0.0], [0.0]]).tolist()
-    [0.0]
-    >>> klom([[0.0], [0.0]], [[1.0], [1.0]]).round(3).tolist()
-    [11.513]
+    >>> klom([[0.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]).round(3).tolist()
+    [0.0, 11.513]
     """
     u = np.clip(np.asarray(unlearned, np.float64), -clip, clip)
     o = np.clip(np.asarray(oracle, np.float64), -clip, clip)
@@ -358,17 +356,12 @@ def forgetting_epsilon(
     Returns
     -------
     ndarray of shape (n,)
-        Epsilon of each example; 0 if no rule distinguishes the distributions.
+        Epsilon of each example, or 0.
 
     Raises
     ------
     ValueError
-        The shapes do not match, or there are too few values; the message says which.
-
-    Notes
-    -----
-    The larger of both logarithms is used: the smaller one would miss an attack that is certain in
-    one direction only. Every margin is a threshold; there is no grid.
+        The shapes do not match.
 
     Examples
     --------
@@ -453,10 +446,6 @@ def forgetting_points(epsilon: ArrayLike, n_models: int) -> Floats:
         Result of `forgetting_epsilon`.
     n_models : int
         Number of models of each kind.
-
-    Returns
-    -------
-    ndarray of shape (n,)
 
     Examples
     --------
