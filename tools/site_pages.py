@@ -23,10 +23,13 @@ from pymdownx.slugs import slugify
 
 import letheon
 from tools.docstrings import Homes, find_makers, point_to_example
+from tools.notebooks import execute_page
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE, COPIES = "reference/", "repository/"
 FAVICON = "src/letheon/service/static/favicon.svg"
+# Pages that are also executed notebooks to download.
+TUTORIALS = ("hospital", "text", "photos")
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json"}
 _LINK = re.compile(r"\[([^\]\n]*)\]\(([^)\s#]+)(?=[)#])")
 # Names in links, blocks and headings are left alone.
@@ -50,7 +53,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the reference, and the files of the repository that pages link to."""
+    """Add the reference, the notebooks, and the files of the repository that pages link to."""
     nav = list(iter_pages(config.nav))
     pages = write_reference(list_modules(nav))
     named = [find_path(name) for name in nav if name.startswith(COPIES)]
@@ -63,12 +66,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             pages[name] = _read_as_page(path)
     for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
+    for name in TUTORIALS:
+        notebook = execute_page(ROOT / "docs" / f"{name}.md")
+        files.append(File.generated(config, f"notebooks/{name}.ipynb", content=notebook))
     files.append(File.generated(config, "assets/favicon.svg", abs_src_path=str(ROOT / FAVICON)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Point links to files of the repository at their copies."""
+    """Point links to files of the repository at their copies, and link the notebook of a page."""
+    name = page.file.src_uri.removesuffix(".md")
+    if name in TUTORIALS:
+        title, _, rest = markdown.partition("\n")
+        markdown = f"{title}\n\n[Download as notebook](notebooks/{name}.ipynb)\n{rest}"
     return rewrite_links(markdown, page.file.src_uri)
 
 
