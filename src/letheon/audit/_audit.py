@@ -187,6 +187,11 @@ def audit(
         A verdict with its reason for each level and model, and an overall verdict: "passed",
         "failed" or "incomplete".
 
+    Raises
+    ------
+    ValueError
+        There is no such level.
+
     Notes
     -----
     `LEVELS` lists what each level shows and what it cannot show. No code from the bundle is

@@ -424,7 +424,22 @@ class LogFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder that `Ledger.export` wrote; its content is not trusted."""
+    """A folder that `Ledger.export` wrote; its content is not trusted.
+
+    Parameters
+    ----------
+    folder : Path
+        The exported folder.
+    key : str
+        First public key of the ledger, in hexadecimal digits.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from letheon.audit import Bundle
+    >>> Bundle(Path("exported"), key="00" * 32).folder.name
+    'exported'
+    """
 
     folder: Path
     key: str

@@ -99,10 +99,7 @@ class _RequestHistory:
 def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> LevelResult | None:
     """Check that recorded requests were handled in time.
 
-    Return None if the log has no events of requests.
-
-    If `models` is given (numbers of models, as in events), only requests to these models count. The
-    verdict is "fail" if a request was verified, is past its deadline and is neither erased nor
+    The verdict is "fail" if a request was verified, is past its deadline and is neither erased nor
     rejected nor on hold. Requests that were never recorded are not covered.
 
     Parameters
@@ -110,11 +107,17 @@ def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> Lev
     bundle : Bundle
         The bundle.
     models : collection of int, optional
-        Numbers of models.
+        Numbers of models, as in events; by default, requests to all models count.
 
     Returns
     -------
     LevelResult or None
+        None if the log has no events of requests.
+
+    Examples
+    --------
+    >>> check_requests(Bundle(Path("exported"), "00" * 32)) is None
+    True
     """
     histories: dict[str, _RequestHistory] = {}
     others: set[str] = set()
@@ -166,7 +169,6 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from letheon.audit import check_residue
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "rows.csv").write_text("name,age")
     ...     result = check_residue({"rows": folder}, ["a-forgotten-person"])
@@ -485,7 +487,6 @@ class Canaries:
 
     Examples
     --------
-    >>> from letheon.audit import Canaries
     >>> canaries = Canaries([[0.0], [1.0]], [0, 1], [[2.0], [3.0]], [1, 0], level=0.05)
     >>> canaries.level
     0.05
@@ -526,7 +527,6 @@ def check_canaries(model: Any, canaries: Canaries, name: str = "") -> LevelResul
     --------
     >>> import numpy as np
     >>> from sklearn.naive_bayes import GaussianNB
-    >>> from letheon.audit import Canaries, check_canaries
     >>> rng = np.random.default_rng(0)
     >>> X, y = rng.normal(size=(80, 2)), rng.integers(0, 2, 80)
     >>> model = GaussianNB().fit(X[:40], y[:40])

@@ -111,7 +111,7 @@ class ExaminedModel:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a model to register, or to train.
+    r"""The files of a model to register, or to train.
 
     Attributes
     ----------
@@ -127,6 +127,14 @@ class ModelFiles:
         Most bytes of memory that loading the model may use; see `letheon.load`.
     method : {"dare", "boosting", "influence", "ridge"}
         Method of a new model; see `letheon.table_pipeline.make_model`.
+
+    Examples
+    --------
+    >>> from letheon.ledger import ModelFiles
+    >>> rows = b"customer,visits,buys\\n1,4,yes\\n2,1,no\\n"
+    >>> files = ModelFiles(None, ("rows.csv", rows), target="buys", ids="customer", method="dare")
+    >>> files.method
+    'dare'
     """
 
     model: bytes | None
