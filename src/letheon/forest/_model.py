@@ -26,7 +26,7 @@ from letheon.data import (
 )
 from letheon.forest._columns import ColumnChange, Keys
 from letheon.forest._inputs import ForestBatch, ForestSettings, LabelTable
-from letheon.forest._weights import ClassBalance
+from letheon.forest._weights import ClassBalance, require_class_weights
 from letheon.parallel import run_tasks
 from letheon.seeds import Purpose
 
@@ -439,8 +439,9 @@ def weigh_classes(
 ) -> tuple[ForestBatch, ClassBalance | None]:
     """Return the rows with the weights of their classes, and these weights."""
     balance = count_classes(settings, table, codes)
-    if balance is None:
+    if balance is None or table is None:
         return batch, None
+    require_class_weights(settings.class_weight, table.labels[np.flatnonzero(balance.counts)])
     return replace(batch, weights=balance.weigh(batch.weights, codes)), balance
 
 
