@@ -129,6 +129,8 @@ class ModelFiles:
         Most bytes of memory that loading the model may use; see `letheon.load`.
     method : {"dare", "boosting", "influence", "ridge"}
         Method of a new model; see `letheon.table_pipeline.make_model`.
+    settings : tuple of (str, str)
+        Parameters of a new model and their values as texts; see `make_model`, too.
     """
 
     model: bytes | None
@@ -139,6 +141,7 @@ class ModelFiles:
     trusted: tuple[str, ...] = ()
     max_memory: int | None = None
     method: TableMethod = "dare"
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> ExaminedModel:
@@ -394,7 +397,7 @@ def _train_pipeline(files: ModelFiles, columns: TableColumns, seed: int | None) 
     try:
         rows = _read_rows(None, files.rows, columns)
         X, y = rows.slice(0, len(rows))
-        pipeline = make_table_pipeline(make_model(files.method, infer_task(y)), X)
+        pipeline = make_table_pipeline(make_model(files.method, infer_task(y), files.settings), X)
         return fresh_fit(pipeline, rows, seed=seed).model, rows
     except (LetheonError, TableFileError):
         raise
@@ -403,7 +406,8 @@ def _train_pipeline(files: ModelFiles, columns: TableColumns, seed: int | None) 
         raise LedgerError(
             f"training on these rows failed ({type(error).__name__}). Expected: a target in every "
             "row and at least two classes; at least one other column; columns of texts, or of "
-            "finite numbers, with integers of at most 2**53"
+            "finite numbers, with integers of at most 2**53; settings that suit the rows, such as "
+            "loss=poisson for a target without negative numbers"
         ) from error
 
 
