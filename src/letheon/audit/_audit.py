@@ -493,7 +493,7 @@ def _audit_committed(
         if wants_v4:
             yield options.mark_promised(verdict, kind)
     if options.includes_level("V5", kind):
-        verdict, _ = _run_check("V5", audited, lambda: (check_bound(audited, model), None))
+        verdict, _ = _run_check("V5", audited, lambda: (check_bound(log, audited, model), None))
         yield options.mark_promised(verdict, kind)
     if options.includes("own"):
         yield from run_measures(options.measures, model, rederived, audited)
