@@ -348,6 +348,11 @@ class AuditedModel:
         return self.raw[_NONCE_BYTES:]
 
     @property
+    def nonce(self) -> bytes:
+        """The nonce at the start of the model's file."""
+        return self.raw[:_NONCE_BYTES]
+
+    @property
     def is_subject(self) -> bool:
         """Whether the file is the one that the newest certificate is about."""
         expected = self.newest.statement["subject"][0]["digest"]["sha256"]

@@ -25,12 +25,12 @@ from scipy.stats import rankdata
 
 from letheon import state
 from letheon.audit._bundle import AuditedModel, Bundle, LevelResult, LogFacts
+from letheon.audit._predictor import has_same_environment
 from letheon.audit._rederive import check_file_content, check_rederivation
 from letheon.audit._registration import find_seed_error, find_settings_error, has_fixed_settings
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
 from letheon.ledger.certificates.claims import RETRAIN, make_claim, reject_beyond_method
 from letheon.ledger.certificates.facts import (
-    describe_execution,
     method_parameters,
     reject_false_claims,
     replay_of,
@@ -39,8 +39,6 @@ from letheon.ledger.models.commitment import build_tree
 from letheon.ledger.purge.scan import Markers, scan_files
 from letheon.ledger.requests.states import STATES
 
-# Bytes must agree if these entries are the same here.
-_ENVIRONMENT_KEYS = ("lockfile", "python", "kernel")
 # States of verified requests that are not applied to the model yet.
 _WAITING = frozenset({"verified", "queued", "applying", "retry_wait"})
 _DAY = 86_400
@@ -276,12 +274,6 @@ def check_data(audited: AuditedModel) -> LevelResult:
         return fail(f"the bundle has {n_rows} rows, the certificate says {data['liveAfter']}")
     reason = f"the {n_rows} rows in the bundle match the commitment in the certificate"
     return LevelResult("V2", audited.name, "pass", reason, {"rows": n_rows})
-
-
-def has_same_environment(audited: AuditedModel) -> bool:
-    """Return whether the certificate names the libraries and the CPU kernel of this machine."""
-    own, stated = describe_execution(), audited.newest.predicate["execution"]
-    return all(own[key] == stated[key] for key in _ENVIRONMENT_KEYS)
 
 
 def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:

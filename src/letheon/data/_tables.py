@@ -54,6 +54,20 @@ def is_text_column(X: Table) -> bool:
     return isinstance(X, np.ndarray) and X.ndim == 1
 
 
+def as_narwhals(X: Any) -> Any:
+    """Return a data frame of narwhals, or X if it is none; an Arrow table becomes a pandas frame.
+
+    Examples
+    --------
+    >>> from letheon.data import as_narwhals
+    >>> as_narwhals([[1.0]])
+    [[1.0]]
+    """
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    is_arrow = isinstance(frame, nw.DataFrame) and frame.implementation.is_pyarrow()
+    return nw.from_native(frame.to_pandas(), eager_only=True) if is_arrow else frame
+
+
 def hold_table(X: Any) -> Table:
     """Return a copy of X in canonical form: C order, -0.0 as +0.0, one NaN bit pattern.
 
@@ -71,7 +85,7 @@ def hold_table(X: Any) -> Table:
     >>> hold_table([[-0.0, 1.0]])
     array([[0., 1.]])
     """
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = as_narwhals(X)
     if isinstance(frame, nw.DataFrame):
         require_rows(frame.shape)
         return tidy_frame(_plain_columns(_fresh_rows(frame, list(range(len(frame))))))
@@ -108,7 +122,7 @@ def present_table(X: Any) -> Table:
     """
     if sp.issparse(X):
         return X.copy()
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = as_narwhals(X)
     if isinstance(frame, nw.DataFrame):
         return frame.clone().to_native()
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf":
