@@ -95,11 +95,25 @@ Steps = list[tuple[str, Any]]
 def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
     """Forget these ids in any model that can forget.
 
+    Parameters
+    ----------
+    model, ids, digest
+        A fitted model; its `forget` explains the rest.
+
+    Returns
+    -------
+    Receipt
+
     Raises
     ------
     CannotForgetError
-        The model cannot forget, such as a plain `Pipeline`, whose scaler would keep what it learned
-        from the forgotten rows. The message says what to do instead.
+        The model cannot forget, for example a plain `Pipeline`; the message says what to do.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid, forget
+    >>> forget(NearestCentroid().fit([[0.0], [1.0]], ["a", "b"], ids=[7, 8]), [8]).n_rows
+    1
     """
     if isinstance(model, ForgetMixin):
         return model.forget(ids, digest=digest)
@@ -148,25 +162,17 @@ class ForgetPipeline(
     steps_ : tuple of (name, fitted step)
         The fitted steps, in order.
     ids_, guarantee_, n_rows_
-        See `ForgetMixin`.
-
-    Notes
-    -----
-    Guarantee: that of the last step. It is exact only if every step is exact.
+        See `ForgetMixin`. The guarantee is that of the last step; it is exact only if every step
+        is exact.
 
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> from letheon import ForgetPipeline, NaiveUnlearner
-    >>> X, y = load_iris(return_X_y=True)
-    >>> model = ForgetPipeline([
-    ...     ("scale", NaiveUnlearner(StandardScaler(), random_state=0)),
-    ...     ("model", NaiveUnlearner(LogisticRegression(), random_state=0)),
-    ... ]).fit(X, y)
-    >>> model.forget([0, 1, 2]).rebuilt
-    {'steps': 2}
+    >>> from letheon import DaREForestClassifier, ForgetPipeline, preprocessing
+    >>> scale = preprocessing.StandardScaler(random_state=0)
+    >>> model = ForgetPipeline([("scale", scale), ("model", DaREForestClassifier(5))])
+    >>> model.fit(*load_iris(return_X_y=True)).forget([0, 1, 2]).n_rows
+    3
     """
 
     facts: ClassVar[Any] = InnerFacts(
@@ -208,10 +214,6 @@ class ForgetPipeline(
             Labels or targets, if the last step needs them.
         ids : sequence of int or of str, optional
             Id of each row; may repeat. Default ``0..n-1``.
-
-        Returns
-        -------
-        self
         """
         with lock_model(self):
             self._check_steps()

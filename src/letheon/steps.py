@@ -329,6 +329,13 @@ class FittedSteps:
         The fitted steps.
     rows : SlotRows, Rows or None
         `SlotRows` if all steps pass changes on, `Rows` if a request refits the steps.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.compose import FittedSteps
+    >>> FittedSteps(steps=(("model", NearestCentroid()),), rows=None).steps[-1][0]
+    'model'
     """
 
     steps: tuple[tuple[str, Any], ...]

@@ -267,13 +267,18 @@ def test_settings_that_changed_between_certificates_fail_v4(setup: AuditSetup) -
     from letheon.audit._bundle import Bundle
     from letheon.audit._levels import find_claim_mismatch
 
-    audited = Bundle(setup.bundle, setup.ledger.public_key).models[0]
+    bundle = Bundle(setup.bundle, setup.ledger.public_key)
+    audited, log = bundle.models[0], bundle.log_facts
     model = audited.build_model()
-    assert find_claim_mismatch(audited, model) is None
+    assert find_claim_mismatch(log, audited, model) is None
     model.estimator.var_smoothing = 0.5
-    assert (
-        find_claim_mismatch(audited, model) == "the settings of the model differ from certificate 1"
+    wrong = find_claim_mismatch(log, audited, model)
+    assert wrong == "the settings of the model differ from those at its registration"
+    older = log._replace(
+        commitments=tuple(c for c in log.commitments if c.event["kind"] != "registered")
     )
+    wrong = find_claim_mismatch(older, audited, model)
+    assert wrong == "the settings of the model differ from certificate 1"
 
 
 def test_certified_models_are_recomputed_from_a_bundle(tmp_path: Path) -> None:

@@ -188,6 +188,11 @@ def audit(
         A verdict with its reason for each level and model, and an overall verdict: "passed",
         "failed" or "incomplete".
 
+    Raises
+    ------
+    ValueError
+        There is no such level.
+
     Notes
     -----
     `LEVELS` lists what each level shows and what it cannot show. No code from the bundle is
@@ -492,7 +497,7 @@ def _audit_committed(
         if wants_v4:
             yield options.mark_promised(verdict, kind)
     if options.includes_level("V5", kind):
-        verdict, _ = _run_check("V5", audited, lambda: (check_bound(audited, model), None))
+        verdict, _ = _run_check("V5", audited, lambda: (check_bound(log, audited, model), None))
         yield options.mark_promised(verdict, kind)
     if options.includes("own"):
         yield from run_measures(options.measures, model, rederived, audited)

@@ -20,19 +20,17 @@ from letheon.data._matrix import (
     as_matrix,
     is_matrix,
 )
-from letheon.data._rows import People, RowMatch, Rows, SlotRows
+from letheon.data._people import People
+from letheon.data._rows import RowMatch, Rows, SlotRows
 from letheon.data._tables import (
     as_narwhals,
-    hold_labels,
     hold_table,
-    hold_target,
     is_text_column,
-    join_target,
     list_orders,
     present_table,
-    require_one_kind,
     table_length,
 )
+from letheon.data._targets import hold_labels, hold_target, join_target, require_one_kind
 
 __all__ = [
     "CategoryColumns",

@@ -64,6 +64,13 @@ class FrameSchema:
         Data types of the columns, as the library writes them.
     is_number : tuple of bool
         Whether a column contains numbers.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon.data import as_table
+    >>> as_table(pd.DataFrame({"city": ["Bonn"], "age": [41]})).schema.is_number
+    (False, True)
     """
 
     backend: str
@@ -416,10 +423,6 @@ def as_table(X: Any, *, copy: bool = True) -> Table:
     copy : bool, default=True
         Whether the result must have its own memory.
 
-    Returns
-    -------
-    ndarray, CSR array or Frame
-
     Examples
     --------
     >>> from letheon.data import as_table
@@ -451,10 +454,6 @@ def to_native(X: Table, *, all_categories: bool = False) -> Any:
     all_categories : bool, default=False
         As for `Frame.to_native`.
 
-    Returns
-    -------
-    ndarray, sparse array or data frame
-
     Examples
     --------
     >>> import pandas as pd
@@ -473,10 +472,6 @@ def as_frame(X: Any) -> Frame:
     ----------
     X : data frame
         At least one row and one column.
-
-    Returns
-    -------
-    Frame
 
     Raises
     ------
@@ -537,14 +532,12 @@ def numbers_of(X: Table) -> Floats:
     X : ndarray or Frame
         A table as `as_table` returns it.
 
-    Returns
-    -------
-    ndarray of float64
-
     Raises
     ------
     ValueError
         A column is not a column of numbers.
+    TypeError
+        X is a sparse matrix.
 
     Examples
     --------
@@ -584,6 +577,11 @@ def _parse_numbers(X: Frame, place: int, name: str) -> Floats:
 
 def column_names(X: Any) -> list[str]:
     """Return the names of the columns of a raw table.
+
+    Parameters
+    ----------
+    X : ndarray or Frame
+        A table as `as_table` returns it.
 
     Examples
     --------

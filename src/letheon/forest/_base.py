@@ -30,15 +30,8 @@ from letheon.forest._inputs import (
     resolve_settings,
     warn_if_coarse,
 )
-from letheon.forest._model import (
-    ForestModel,
-    ForestPrediction,
-    ForgetCost,
-    grow_forest,
-    threads_for,
-    threads_for_few,
-    work_share,
-)
+from letheon.forest._model import ForestModel, ForestPrediction, ForgetCost, grow_forest, work_share
+from letheon.forest._threads import threads_for, threads_for_few
 from letheon.forest._tree import ForestTree
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
 from letheon.inner_estimator import remember_features

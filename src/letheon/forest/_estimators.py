@@ -59,7 +59,8 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         Weights are rounded to multiples of ``2**-weight_bits``. The sum of all weights must be
         below ``2**(31 - weight_bits)``, or ``2**(23 - weight_bits)`` with `class_weight`.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, in steps of 1/256 and at least 1/256. "balanced" is ``n / (k n_c)``
+        Weights of the classes, in steps of 1/256 and at least 1/256. A dict must have a weight for
+        each class in `y`; it may have more: a class can leave. "balanced" is ``n / (k n_c)``
         for n rows, k classes and n_c rows of the class, rounded with a key to a power of 2**0.25.
         A removal rarely changes it; if it does, all trees are grown again, and the receipt says so.
     rebuild : {"lazy", "eager"}, default="lazy"

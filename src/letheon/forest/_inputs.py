@@ -248,9 +248,20 @@ def y_exponent_of(y_max: Any) -> int | None:
 
 @dataclass(frozen=True)
 class ForestBatch:
-    """Training rows with their targets, weights and ids; `weights` is None if all are 1.
+    """Training rows with their targets, weights and ids.
 
-    X is a float matrix, dense or sparse; `names` has the names of categories in it.
+    Parameters
+    ----------
+    X : ndarray or sparse matrix of float32
+        The rows.
+    target : ndarray
+        Labels or targets.
+    weights : ndarray or None
+        Weights; None if all are 1.
+    ids : Ids
+        One id per row.
+    names : tuple of dict
+        Names of categories in X, as in `EncodedRows`.
 
     Examples
     --------
@@ -305,6 +316,13 @@ class LabelTable:
 
     Codes follow the order in which classes were added, so they are used only inside a model in
     memory. All output has classes in sorted order.
+
+    Parameters
+    ----------
+    labels : ndarray
+        Labels by code.
+    is_used : ndarray of bool
+        Whether a code has rows.
 
     Examples
     --------

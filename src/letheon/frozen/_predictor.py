@@ -95,7 +95,15 @@ def _freeze_columns(step: ForgetColumnTransformer) -> ForgetColumnTransformer:
 
 
 class FrozenStepsMixin(ChainStepMixin):
-    """Mixin for pipelines with the attribute `fitted_`: chains of steps with a predictor."""
+    """Mixin for pipelines with the attribute `fitted_`: chains of steps with a predictor.
+
+    Examples
+    --------
+    >>> from letheon import ForgetPipeline
+    >>> from letheon.frozen import FrozenStepsMixin
+    >>> issubclass(ForgetPipeline, FrozenStepsMixin)
+    True
+    """
 
     fitted_: FittedSteps
 

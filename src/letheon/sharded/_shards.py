@@ -211,6 +211,13 @@ class Assignment:
     slices from ``floor(t R / T)`` up to, but not including, ``floor((t + 1) R / T)``. Higher tiers
     thus use fewer shards and later slices.
 
+    Parameters
+    ----------
+    seed : int
+        Seed of the model.
+    n_shards, n_slices, n_tiers : int
+        Numbers of shards, slices and tiers.
+
     Examples
     --------
     >>> import numpy as np

@@ -130,6 +130,15 @@ def trust_of(value: Any) -> frozenset[Any]:
     setting that files must not contain. The result is empty for a model that was loaded without
     trust, so its saved states cannot use untrusted classes either.
 
+    Parameters
+    ----------
+    value : object
+        A model, or any value with canonical bytes.
+
+    Returns
+    -------
+    frozenset
+
     Examples
     --------
     >>> from sklearn.feature_extraction.text import CountVectorizer
@@ -453,6 +462,10 @@ def decode(data: nodes.Buffer, *, trusted: Trusted = (), max_memory: int | None 
     max_memory : int, optional
         Limit on the memory for decoding, in bytes. By default 64 MiB plus 4 times the size of
         `data`, or plus 16 times the size for the compiled forest.
+
+    Returns
+    -------
+    object
 
     Raises
     ------

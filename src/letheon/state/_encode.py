@@ -295,6 +295,15 @@ def classes_of(value: Any) -> frozenset[Any]:
     With it, a model in memory can decode its own checkpoints: ``decode(blob,
     trusted=classes_of(model))`` trusts exactly the classes that the model already contains.
 
+    Parameters
+    ----------
+    value : object
+        A model, or any value with canonical bytes.
+
+    Returns
+    -------
+    frozenset
+
     Examples
     --------
     >>> from sklearn.linear_model import Ridge

@@ -90,6 +90,20 @@ class Models:
     ----------
     core : Core
         The ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon import NearestCentroid
+    >>> from letheon.ledger import Ledger
+    >>> X, y, people = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1], ["anna", "ben", "carl", "dora"]
+    >>> model = NearestCentroid().fit(X, y, ids=people)
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     _ = ledger.models.register(model, X, y, ids=people, name="shop")
+    ...     _ = ledger.requests.submit(["ben"], model="shop", verified=True)
+    ...     _ = ledger.run_once(force=True)
+    ...     [version.live for version in ledger.models.versions("shop")]
+    [4, 3]
     """
 
     def __init__(self, core: Core) -> None:
