@@ -156,7 +156,7 @@ class ForgetMixin(PredictorSource):
     _later_parameters: ClassVar[dict[str, Any]] = {}
     # Attributes about the origin or location of a model, which are not part of its digest.
     _not_digested: ClassVar[frozenset[str]] = frozenset(
-        {"environment_", "parameters_", "config_", "tuning_"}
+        {"environment_", "parameters_", "config_", "tuning_", "_metadata_request"}
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -26,7 +26,6 @@ from mlflow.store.artifact.artifact_repository_registry import get_artifact_repo
 from letheon.exceptions import GuaranteeWarning, LedgerMissingError
 from letheon.ledger import Ledger, Version
 from letheon.verifier import (
-    UNLEARNING,
     SignedStatement,
     Trust,
     check_purge,
@@ -253,8 +252,7 @@ def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) 
     statements = [files[name] for name in sorted(files) if name.startswith(f"{_STATEMENTS}/")]
     trust = Trust.from_pinned(key, statements)
     opened = open_envelope(files[_CERTIFICATE], trust)
-    kind = opened.statement["predicateType"]
-    require(kind == UNLEARNING, "certificate.json is not a certificate of unlearning")
+    require(opened.is_certificate, "certificate.json is not a certificate of unlearning")
     _require_proof(opened, files.get(_PROOF))
     if _PURGE in files or run.data.tags.get(_PURGED) == "true":
         check_purge(files.get(_PURGE, b""), opened, trust)

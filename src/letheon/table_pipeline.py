@@ -4,7 +4,8 @@ The preprocessing of a column depends on its type only: numbers or not. It must 
 values, such as on whether some row has a missing value, because rows may be removed later.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, get_args
 
 import narwhals.stable.v2 as nw
@@ -14,7 +15,7 @@ import scipy.sparse as sp
 from letheon.base import ForgetMixin
 from letheon.boosting import BoostingClassifier, BoostingRegressor
 from letheon.compose import ForgetPipeline
-from letheon.exceptions import CannotForgetError
+from letheon.exceptions import CannotForgetError, InvalidParameterError
 from letheon.forest import DaREForestClassifier, DaREForestRegressor
 from letheon.guarantee import Task
 from letheon.linear import InfluenceClassifier, InfluenceRegressor
@@ -25,6 +26,7 @@ from letheon.preprocessing import (
     StandardScaler,
 )
 from letheon.sums import Ridge, RidgeClassifier
+from letheon.validation import collect_rules
 
 __all__ = [
     "ColumnTreatment",
@@ -46,6 +48,7 @@ _MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 # Models that take categories and missing values themselves, and are fitted again if the number of
 # columns changes. A forest takes them too, but keeps its trees when an encoder drops a column.
 _TAKES_TABLES = (BoostingClassifier, BoostingRegressor)
+_WORDS = {"none": None, "true": True, "false": False}
 # Categories with fewer rows share one column.
 _LEAST_ROWS = 10
 
@@ -70,7 +73,7 @@ class ColumnTreatment(NamedTuple):
     steps: str
 
 
-def make_model(method: TableMethod, task: Task) -> Any:
+def make_model(method: TableMethod, task: Task, settings: Iterable[tuple[str, str]] = ()) -> Any:
     """Return an unfitted model.
 
     Parameters
@@ -80,6 +83,13 @@ def make_model(method: TableMethod, task: Task) -> Any:
         or ridge regression (exact).
     task : {"classification", "regression"}
         What to predict.
+    settings : iterable of (str, str)
+        Names of parameters and their values as texts, such as ``"0.5"``, ``"none"`` or ``"true"``.
+
+    Raises
+    ------
+    InvalidParameterError
+        The model has no such parameter, or the value is not allowed.
 
     Returns
     -------
@@ -92,12 +102,32 @@ def make_model(method: TableMethod, task: Task) -> Any:
 
     Examples
     --------
-    >>> make_model("dare", "regression")
-    DaREForestRegressor()
+    >>> make_model("boosting", "regression", [("loss", "poisson"), ("max_leaves", "8")])
+    BoostingRegressor(loss='poisson', max_leaves=8)
     """
     if method not in _MODELS:
         raise ValueError(f"method={method!r}; expected one of {get_args(TableMethod)}")
-    return _MODELS[method][task == "regression"]()
+    model = _MODELS[method][task == "regression"]()
+    for name, text in settings:
+        model.set_params(**{name: _read_setting(model, name, text)})
+    return model
+
+
+def _read_setting(model: Any, name: str, text: str) -> Any:
+    """Return the value that a text means for a parameter: the first that its rule allows."""
+    rules = collect_rules(type(model))
+    names = sorted(rules.keys() & model.get_params(deep=False).keys())
+    if name not in names:
+        raise InvalidParameterError(
+            f"{name!r} is not a setting of {type(model).__name__}; expected one of: "
+            f"{', '.join(names)}"
+        )
+    for read in (lambda word: _WORDS.get(word.lower(), word), int, float):
+        with suppress(ValueError):
+            value: Any = read(text)
+            if rules[name].accepts(value):
+                return value
+    raise InvalidParameterError(f"{name}={text!r}; expected {rules[name].text}")
 
 
 def needs_pipeline(X: Any) -> bool:

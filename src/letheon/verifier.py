@@ -18,6 +18,8 @@ V3     the ledger signed for each purge and    stores that are not listed; the s
        for a scan without a hit                is done by `letheon audit residue`
 W1     the rows of a person's receipt were     whose rows they are, without row and salt;
        in the data set and were removed        what the model learned from them
+W2     a predictor file is that of the newest  that the certified model is right (the audit
+       certified version of its model          does), and that this file is the one in use
 ====== ======================================= ===========================================
 
 The verdict of a bundle is `passed`, `failed` or `incomplete`. A bundle passes only if no level was
@@ -86,7 +88,10 @@ MAX_INT = 2**53 - 1
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-UNLEARNING = "urn:letheon:attestation:unlearning:v1"
+# Version 2 also states the digest of the model's predictor.
+UNLEARNING_V1 = "urn:letheon:attestation:unlearning:v1"
+UNLEARNING = "urn:letheon:attestation:unlearning:v2"
+CERTIFICATES = (UNLEARNING, UNLEARNING_V1)
 PURGE = "urn:letheon:attestation:purge:v1"
 ROTATION = "urn:letheon:attestation:key-rotation:v1"
 REVOCATION = "urn:letheon:attestation:key-revocation:v1"
@@ -334,11 +339,13 @@ _DEFS: dict[str, Any] = {
 }
 _NOISE = _object_of("mechanism:code scale:dec seedCommitment:hex32")
 _PARAMETER = {"anyOf": [_WORDS["dec"], _WORDS["code"], {"type": "boolean"}]}
-_UNLEARNING = _object_of(
+_MODEL = "id:code format:code before:digest blinded:yes"
+_PREDICTOR = {"anyOf": [_WORDS["digest"], _object_of("reason:code")]}
+_UNLEARNING_V1 = _object_of(
     "ledger model dataset erasure method execution guarantee measurements monitor"
     " notClaimed:some-codes times",
     ledger=_object_of("id:code sequence:positive previousCertificate:link checkpointBefore:digest"),
-    model=_object_of("id:code format:code before:digest blinded:yes"),
+    model=_object_of(_MODEL),
     dataset=_object_of(
         "id:code scheme:scheme rootBefore:hex32 rootAfter:hex32 slots:positive liveAfter:count"
         " transitionProof:digest preprocessing:digest"
@@ -379,6 +386,10 @@ _UNLEARNING = _object_of(
     ),
     times=_object_of("oldestReceivedOn:day earliestDueOn:day appliedAt:time certifiedAt:time"),
 )
+_WITH_PREDICTOR = _object_of(f"{_MODEL} predictor", predictor=_PREDICTOR)
+_UNLEARNING = _UNLEARNING_V1 | {
+    "properties": _UNLEARNING_V1["properties"] | {"model": _WITH_PREDICTOR}
+}
 _STORE = {
     **_object_of(
         "store:code scope:code state evidence:digest",
@@ -452,10 +463,11 @@ _COMMITMENTS = _object_of(
 
 def _statement_schema(kind: str, title: str, predicate: dict[str, Any]) -> dict[str, Any]:
     subject = _list_of(_object_of("name:code digest:digest"), minItems=1, maxItems=1)
+    name, version = kind.split(":")[3:]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:letheon:schema:{kind.split(':')[3]}-statement:v1",
-        "title": f"in-toto Statement v1 carrying a {title}, predicate v1",
+        "$id": f"urn:letheon:schema:{name}-statement:{version}",
+        "title": f"in-toto Statement v1 carrying a {title}, predicate {version}",
         "$defs": _DEFS,
         **_object_of(
             "_type subject predicateType predicate",
@@ -468,6 +480,7 @@ def _statement_schema(kind: str, title: str, predicate: dict[str, Any]) -> dict[
 
 
 SCHEMAS: dict[str, dict[str, Any]] = {
+    UNLEARNING_V1: _statement_schema(UNLEARNING_V1, "certificate of unlearning", _UNLEARNING_V1),
     UNLEARNING: _statement_schema(UNLEARNING, "certificate of unlearning", _UNLEARNING),
     PURGE: _statement_schema(PURGE, "purge attestation", _PURGE),
     ROTATION: _statement_schema(ROTATION, "key rotation", _ROTATION),
@@ -618,6 +631,11 @@ class SignedStatement:
     def predicate(self) -> dict[str, Any]:
         """The predicate of the statement, which contains its claims."""
         return dict(self.statement["predicate"])
+
+    @property
+    def is_certificate(self) -> bool:
+        """Whether this is a certificate of unlearning, of this or the earlier version."""
+        return self.statement["predicateType"] in CERTIFICATES
 
     @property
     def sequence(self) -> int:
@@ -813,9 +831,8 @@ def open_envelope(data: bytes, trust: Trust) -> SignedStatement:
     for keyid in envelope.signatures:
         envelope.check(keyid, trust.public(keyid))
     opened = envelope.open()
-    kind = opened.statement["predicateType"]
-    if kind in (UNLEARNING, PURGE, INDEX):
-        trust.key(opened.keyids[0], opened.sequence, later=kind != UNLEARNING)
+    if opened.is_certificate or opened.statement["predicateType"] in (PURGE, INDEX):
+        trust.key(opened.keyids[0], opened.sequence, later=not opened.is_certificate)
     return opened
 
 
@@ -898,7 +915,7 @@ def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[SignedStatemen
 def _check_link(
     certificate: SignedStatement, sequence: int, chain: list[SignedStatement], trust: Trust
 ) -> None:
-    require(certificate.statement["predicateType"] == UNLEARNING, "not a certificate of unlearning")
+    require(certificate.is_certificate, "not a certificate of unlearning")
     claims = certificate.predicate["ledger"]
     actual = claims["sequence"]
     require(actual == sequence, f"has sequence {actual}; expected {sequence}")
@@ -1406,8 +1423,7 @@ def check_receipt_commitment(receipt: bytes, certificate: SignedStatement) -> in
 
 
 def _require_certificate(receipt: dict[str, Any], certificate: SignedStatement) -> None:
-    is_certificate = certificate.statement["predicateType"] == UNLEARNING
-    require(is_certificate, "expected a certificate of unlearning")
+    require(certificate.is_certificate, "expected a certificate of unlearning")
     require(receipt["certificate"] == certificate.id, "the receipt is for another certificate")
 
 
@@ -1420,6 +1436,35 @@ def _check_paths(row: dict[str, Any], leaf: bytes, certificate: SignedStatement)
         for level, sibling in enumerate(map(from_hex, row[when])):
             node = node_hash(sibling, node) if slot >> level & 1 else node_hash(node, sibling)
         require(node.hex() == data[root], f"the row's slot does not lead to {root}")
+
+
+def check_predictor(predictor: bytes, certificate: SignedStatement) -> None:
+    """Raise unless a file is the predictor of the model that a certificate is about.
+
+    This is level W2. The file begins with 32 random bytes, so that its digest in the certificate
+    does not help to guess what it contains. The certificate may be an old one; `verify_bundle`
+    requires the newest certificate of the model.
+
+    Parameters
+    ----------
+    predictor : bytes
+        Content of the file that ``ledger.models.save_predictor`` wrote.
+    certificate : SignedStatement
+        A certificate whose signature was checked.
+
+    Raises
+    ------
+    VerificationError
+        The file is another one, or the certificate does not state a predictor.
+    """
+    require(certificate.is_certificate, "expected a certificate of unlearning")
+    stated = certificate.predicate["model"].get("predictor", {"reason": "earlier-version"})
+    number, reason = certificate.sequence, stated.get("reason")
+    require(reason is None, f"certificate {number} states no predictor: {reason}")
+    require(
+        _sha256(predictor).hex() == stated["sha256"],
+        f"the file is not the predictor that certificate {number} states",
+    )
 
 
 # The bundle: a folder with all these files. A signed index lists every file.
@@ -1513,6 +1558,7 @@ class _Bundle:
     seen: str | None
     witnesses: tuple[str, ...]
     receipt: bytes | None = None
+    predictor: bytes | None = None
 
     @property
     def tier(self) -> str:
@@ -1527,8 +1573,9 @@ def verify_bundle(
     seen_checkpoint: str | None = None,
     witnesses: Iterable[str] = (),
     receipt: bytes | None = None,
+    predictor: bytes | None = None,
 ) -> list[Verdict]:
-    """Check levels V0 to V3 of an exported folder, and W1 of a receipt; return all verdicts.
+    """Check levels V0 to V3 of an exported folder, W1 of a receipt, and W2 of a predictor.
 
     V0 has two verdicts: one for the chain of certificates, and one for the signed index. If the
     chain is not valid, all other levels are skipped. Of V3, only the signed attestations are
@@ -1540,6 +1587,8 @@ def verify_bundle(
         First public key of the ledger, from a source other than the bundle.
     seen_checkpoint : str, optional
         Text of a checkpoint from an earlier check; the log must continue it.
+    predictor : bytes, optional
+        A predictor file, as ``ledger.models.save_predictor`` writes it.
 
     Returns
     -------
@@ -1567,13 +1616,15 @@ def verify_bundle(
     levels = [("V0", _check_v0), ("V0", _check_index)]
     levels += [("V1", _check_v1), ("V2", _check_v2), ("V3", _check_v3)]
     levels += [] if receipt is None else [("W1", _check_w1)]
+    levels += [] if predictor is None else [("W2", _check_w2)]
     try:
         files = list_files(folder)
         trust, chain = _read_chain(folder, pinned_hex)
     except VerificationError as error:
         later = [Verdict(level, None, "not checked: V0 failed") for level, _ in levels[2:]]
         return [Verdict("V0", False, str(error)), *later]
-    bundle = _Bundle(folder, files, trust, chain, seen_checkpoint, tuple(witnesses), receipt)
+    given = (tuple(witnesses), receipt, predictor)
+    bundle = _Bundle(folder, files, trust, chain, seen_checkpoint, *given)
     return [_run_level(level, check, bundle) for level, check in levels]
 
 
@@ -2091,6 +2142,23 @@ def _check_w1(bundle: _Bundle) -> str:
     return f"certificate {matches[0].sequence} covers the receipt: {rows} rows were erased"
 
 
+def _check_w2(bundle: _Bundle) -> str:
+    data = bundle.predictor or b""
+    newest = {opened.predicate["model"]["id"]: opened for opened in bundle.chain}
+    for certificate in reversed(bundle.chain):
+        stated = certificate.predicate["model"].get("predictor", {})
+        if stated.get("sha256") == _sha256(data).hex():
+            model, number = certificate.predicate["model"]["id"], certificate.sequence
+            last = newest[model].sequence
+            require(
+                number == last,
+                f"the file is the predictor of certificate {number}; certificate {last} of "
+                f"{model} is newer",
+            )
+            return f"certificate {number} states this predictor of {model}"
+    raise VerificationError("no certificate of this bundle states this predictor")
+
+
 def count_erased_rows(chain: Sequence[SignedStatement]) -> list[int]:
     """Return for each certificate how many rows it was the first to erase.
 
@@ -2234,6 +2302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--witness", action="append", default=[], help="verifier key of a witness; repeatable"
     )
     parser.add_argument("--receipt", type=Path, help="receipt of a person, to check too")
+    parser.add_argument("--predictor", type=Path, help="predictor of a model, to check too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     try:
@@ -2244,8 +2313,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         from_hex(key)
         seen = read_capped(options.seen, SMALL).decode("utf-8", "replace") if options.seen else None
         receipt = read_capped(options.receipt, SMALL) if options.receipt else None
+        predictor = read_capped(options.predictor, LARGEST) if options.predictor else None
         verdicts = verify_bundle(
-            options.bundle, key, seen_checkpoint=seen, witnesses=options.witness, receipt=receipt
+            options.bundle,
+            key,
+            seen_checkpoint=seen,
+            witnesses=options.witness,
+            receipt=receipt,
+            predictor=predictor,
         )
     except (VerificationError, ImportError) as error:
         sys.stderr.write(f"cannot check: {error}\n")

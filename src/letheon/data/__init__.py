@@ -23,6 +23,7 @@ from letheon.data._matrix import (
 from letheon.data._people import People
 from letheon.data._rows import RowMatch, Rows, SlotRows
 from letheon.data._tables import (
+    as_narwhals,
     hold_table,
     is_text_column,
     list_orders,
@@ -51,6 +52,7 @@ __all__ = [
     "as_frame",
     "as_ids",
     "as_matrix",
+    "as_narwhals",
     "as_table",
     "column_names",
     "hold_labels",

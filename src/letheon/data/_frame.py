@@ -25,6 +25,7 @@ from letheon.data._columns import (
 from letheon.data._tables import (
     Orders,
     Table,
+    as_narwhals,
     hold_table,
     merge_categories,
     present_table,
@@ -433,9 +434,9 @@ def as_table(X: Any, *, copy: bool = True) -> Table:
     """
     if isinstance(X, Frame):
         return X.__copy__() if copy else X
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = as_narwhals(X)
     if isinstance(frame, nw.DataFrame):
-        return as_frame(X)
+        return as_frame(frame.to_native())
     table = hold_table(X) if copy else present_table(X)
     if sp.issparse(table):
         return sp.csr_array(table) if table.dtype.kind == "f" else sp.csr_array(table, dtype=float)

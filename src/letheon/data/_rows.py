@@ -112,6 +112,11 @@ class Rows:
 
     def concat(self, other: "Rows", orders: Orders | None = None) -> Self:
         """Return these rows followed by `other`; `orders` is that of `list_orders`."""
+        if differing := sorted(self.extra.keys() ^ other.extra.keys()):
+            raise ValueError(
+                f"some rows have {', '.join(differing)} and some do not; expected it in all calls "
+                "of fit and learn, or in none"
+            )
         extra = {
             name: np.concatenate([values, other.extra[name]]) for name, values in self.extra.items()
         }

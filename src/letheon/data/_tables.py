@@ -17,6 +17,7 @@ from sklearn.utils import check_array
 Table = Any
 # The categories of each ordered column, in their order.
 Orders = Mapping[str, list[Any]]
+_NAN_BITS = np.array(np.nan).view(np.int64)
 
 
 def table_length(X: Table) -> int:
@@ -53,6 +54,20 @@ def is_text_column(X: Table) -> bool:
     return isinstance(X, np.ndarray) and X.ndim == 1
 
 
+def as_narwhals(X: Any) -> Any:
+    """Return a data frame of narwhals, or X if it is none; an Arrow table becomes a pandas frame.
+
+    Examples
+    --------
+    >>> from letheon.data import as_narwhals
+    >>> as_narwhals([[1.0]])
+    [[1.0]]
+    """
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    is_arrow = isinstance(frame, nw.DataFrame) and frame.implementation.is_pyarrow()
+    return nw.from_native(frame.to_pandas(), eager_only=True) if is_arrow else frame
+
+
 def hold_table(X: Any) -> Table:
     """Return a copy of X in canonical form: C order, -0.0 as +0.0, one NaN bit pattern.
 
@@ -70,7 +85,7 @@ def hold_table(X: Any) -> Table:
     >>> hold_table([[-0.0, 1.0]])
     array([[0., 1.]])
     """
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = as_narwhals(X)
     if isinstance(frame, nw.DataFrame):
         require_rows(frame.shape)
         return tidy_frame(_plain_columns(_fresh_rows(frame, list(range(len(frame))))))
@@ -107,7 +122,7 @@ def present_table(X: Any) -> Table:
     """
     if sp.issparse(X):
         return X.copy()
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = as_narwhals(X)
     if isinstance(frame, nw.DataFrame):
         return frame.clone().to_native()
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf":
@@ -329,7 +344,19 @@ def _canonical_sparse(matrix: Any) -> Any:
 def _plain_columns(frame: "nw.DataFrame[Any]") -> "nw.DataFrame[Any]":
     """Return the frame with -0.0 as +0.0 and one NaN bit pattern; missing values stay missing."""
     floats = [(name, kind) for name, kind in frame.schema.items() if kind.is_float()]
+    if frame.implementation.is_pandas():  # an expression takes a millisecond for each column
+        native = frame.to_native()
+        floats = [column for column in floats if not _is_plain(native[column[0]])]
     return frame.with_columns(_plain_column(*column) for column in floats)
+
+
+def _is_plain(column: Any) -> bool:
+    """Return whether a pandas column is of float64 values without -0.0 and with one NaN only."""
+    if column.dtype != np.float64:
+        return False
+    values = column.to_numpy()
+    bits = values.view(np.int64)
+    return not (bits[(values == 0) | np.isnan(values)] & ~_NAN_BITS).any()
 
 
 def _plain_column(name: str, kind: "nw.dtypes.DType") -> "nw.Expr":

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from letheon.data import CategoryColumns, CategoryTable, IntIds, TextIds
 from letheon.forest._inputs import ForestBatch, ForestSettings, LabelTable
-from letheon.forest._weights import ClassBalance
+from letheon.forest._weights import ClassBalance, require_class_weights
 
 
 def read_categories(state: dict[str, Any]) -> CategoryTable:
@@ -87,8 +87,9 @@ def weigh_classes(
     [256, 768]
     """
     balance = count_classes(settings, table, codes)
-    if balance is None:
+    if balance is None or table is None:
         return batch, None
+    require_class_weights(settings.class_weight, table.labels[np.flatnonzero(balance.counts)])
     return replace(batch, weights=balance.weigh(batch.weights, codes)), balance
 
 

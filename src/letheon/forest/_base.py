@@ -87,6 +87,7 @@ class ForestParameters:
     weight_bits: int = 0
     rebuild: str = "lazy"
     n_jobs: int | None = None
+    verbose: int = 0
     random_state: Any = None
 
 
@@ -101,6 +102,7 @@ class DaREForestBase(ForestParameters, CoreModelBase):
         "categorical_features": "from_dtype",
         "class_weight": None,
         "weight_bits": 0,
+        "verbose": 0,
     }
 
     _core_attribute: ClassVar[str] = "forest_"
@@ -145,7 +147,9 @@ class DaREForestBase(ForestParameters, CoreModelBase):
             batch = self._prepare_batch(X, y, sample_weight, ids, columns)
             settings = resolve_settings(self, batch.X.shape[1], columns)
             keys = None if names is None else keys_from_names(names, seed)
-            forest = grow_forest(settings, batch, columns, self.n_jobs, keys)
+            forest = grow_forest(
+                settings, batch, columns, self.n_jobs, keys, is_shown=bool(self.verbose)
+            )
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             # One call, so that a concurrent predict never sees a partial update.

@@ -22,7 +22,17 @@ from letheon.data import (
 from letheon.exceptions import PrecisionWarning, warn_caller
 from letheon.forest._weights import ClassWeightRule, Weights, WeightSettings
 from letheon.seeds import Purpose, keyed_hash_ints
-from letheon.validation import JOBS, POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
+from letheon.validation import (
+    JOBS,
+    POSITIVE,
+    VERBOSE,
+    Either,
+    Interval,
+    OneOf,
+    OrNone,
+    Rules,
+    Whole,
+)
 
 # The core counts trees, levels and thresholds in 32 bits.
 _MOST = 2**31 - 1
@@ -138,6 +148,7 @@ PARAMETER_RULES: Rules = {
         Either(OneOf(("sqrt", "log2"), "'sqrt', 'log2'"), _COUNT, _SHARE), "all columns"
     ),
     "n_jobs": JOBS,
+    "verbose": VERBOSE,
     "y_max": OrNone(POSITIVE),
     "weight_bits": Whole(0, 16),
     "class_weight": ClassWeightRule(),

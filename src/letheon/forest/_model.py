@@ -36,6 +36,7 @@ from letheon.forest._threads import threads_for
 from letheon.forest._weights import ClassBalance
 from letheon.parallel import run_tasks
 from letheon.seeds import Purpose
+from letheon.terminal import polled_bar, progress_bar
 
 
 @dataclass(frozen=True)
@@ -473,6 +474,8 @@ def grow_forest(
     columns: CategoryColumns,
     n_jobs: int | None,
     keys: Keys | None = None,
+    *,
+    is_shown: bool = False,
 ) -> ForestModel:
     """Return the forest of these rows, with keys of columns or (None) their numbers.
 
@@ -487,14 +490,18 @@ def grow_forest(
     workers = 1 if has_threads else min(joblib.effective_n_jobs(n_jobs), settings.n_trees)
     n_threads = threads_for(n_jobs)
     if workers == 1:
-        core.fit(**core_arguments(settings.owner_seed, batch, target, table), n_threads=n_threads)
+        arguments = core_arguments(settings.owner_seed, batch, target, table)
+        with polled_bar("trees", settings.n_trees, lambda: core.n_done, is_shown=is_shown):
+            core.fit(**arguments, n_threads=n_threads)
     else:
         if not sp.issparse(batch.X):
             with np.errstate(over="ignore"):  # the core rejects infinity
                 batch = replace(batch, X=np.ascontiguousarray(batch.X, np.float32))
         bounds = np.linspace(0, settings.n_trees, workers + 1).astype(int).tolist()
         shared = (settings, batch, keys)
-        blocks = run_tasks(grow_block, list(pairwise(bounds)), n_jobs=n_jobs, shared=shared)
+        parts = list(pairwise(bounds))
+        with progress_bar("blocks of trees", len(parts), is_shown=is_shown) as note:
+            blocks = run_tasks(grow_block, parts, n_jobs=n_jobs, shared=shared, note=note)
         arguments = core_arguments(settings.owner_seed, batch, target, table)
         core.restore(**arguments, trees=blocks, n_threads=n_threads)
     categories = CategoryTable(columns)

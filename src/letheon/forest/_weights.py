@@ -138,6 +138,8 @@ class ClassBalance:
     ) -> Self:
         """Return the balance after rows of these classes arrive (sign 1) or leave (sign -1)."""
         moved = np.bincount(codes.astype(np.int64), minlength=len(labels))
+        if sign > 0:
+            require_class_weights(class_weight, labels[np.flatnonzero(moved)])
         counts = np.zeros(len(moved), np.int64)
         counts[: len(self.counts)] = self.counts
         return self.from_counts(class_weight, seed, labels, counts + sign * moved)
@@ -152,6 +154,23 @@ class ClassBalance:
     def extend(self, length: int) -> Weights:
         """Return the factors for `length` codes."""
         return np.concatenate([self.factors, np.ones(length - len(self.factors), np.uint32)])
+
+
+def require_class_weights(class_weight: Any, labels: NDArray[Any]) -> None:
+    """Raise `ValueError` if a dict of weights has none for one of these labels.
+
+    Weights of labels without rows are allowed. So rows that are accepted are also accepted after
+    any removal, when the last row of a class may have left, and as a shard or a sample.
+    """
+    if not isinstance(class_weight, dict):
+        return
+    missing = [label for label in labels.tolist() if label not in class_weight]
+    if missing:
+        raise ValueError(
+            f"class_weight has no weight for {len(missing)} of the classes in y: "
+            f"{missing[:5]!r:.200}; its keys are {list(class_weight)[:5]!r:.200}. Expected a "
+            "weight for each class; use 1 for classes that keep their weight"
+        )
 
 
 def _power(log: int) -> int:

@@ -487,7 +487,7 @@ def decode(data: nodes.Buffer, *, trusted: Trusted = (), max_memory: int | None 
     names = names_of_trusted(trusted)
     view = memoryview(data)
     budget = MemoryBudget(view.nbytes, max_memory)
-    tree = from_bytes(_verify_body(view), budget)
+    tree = from_bytes(verify_body(view), budget)
     audit(tree, names)
     return construct(tree, names, budget)
 
@@ -517,13 +517,13 @@ def decode_plain(data: nodes.Buffer) -> Any:
     """
     view = memoryview(data)
     budget = MemoryBudget(view.nbytes, None)
-    tree = from_bytes(_verify_body(view), budget)
+    tree = from_bytes(verify_body(view), budget)
     if nodes.names_of(tree):
         raise CorruptFileError("expected plain values, but the bytes name classes or functions")
     return construct(tree, {}, budget)
 
 
-def _verify_body(data: memoryview) -> memoryview:
+def verify_body(data: memoryview) -> memoryview:
     head = re.match(rb"letheon-state-v(\d{1,9})\0", data[:32])
     if head is None:
         raise CorruptFileError("these bytes are not a letheon state")
