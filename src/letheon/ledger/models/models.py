@@ -15,7 +15,6 @@ from sqlalchemy import Connection, Row, Select, func, select
 from letheon.data import IdIndex, Ids, as_ids
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger.certificates.claims import guarantee_section, make_claim, make_published_account
-from letheon.ledger.certificates.predictors import read_predictor_file
 from letheon.ledger.certificates.statement import choose_releases
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
@@ -45,6 +44,7 @@ from letheon.ledger.models.versions import (
     read_ids,
     read_judged,
     read_model,
+    read_predictor_file,
 )
 from letheon.ledger.purge.scan import is_distinctive_id
 from letheon.ledger.purge.stores import list_stores, warn_about_gaps
