@@ -54,7 +54,20 @@ _LEAST_ROWS = 10
 
 
 class ColumnTreatment(NamedTuple):
-    """A column of a table, and the steps that it passes through before the model."""
+    """What happens to a column of a table before the model.
+
+    Parameters
+    ----------
+    column : str
+        Name of the column.
+    steps : str
+        Names of the steps that it passes through.
+
+    Examples
+    --------
+    >>> ColumnTreatment("city", "OneHotEncoder").column
+    'city'
+    """
 
     column: str
     steps: str
@@ -77,6 +90,15 @@ def make_model(method: TableMethod, task: Task, settings: Iterable[tuple[str, st
     ------
     InvalidParameterError
         The model has no such parameter, or the value is not allowed.
+
+    Returns
+    -------
+    estimator
+
+    Raises
+    ------
+    ValueError
+        There is no such method.
 
     Examples
     --------
@@ -109,7 +131,22 @@ def _read_setting(model: Any, name: str, text: str) -> Any:
 
 
 def needs_pipeline(X: Any) -> bool:
-    """Return whether a table has columns other than numbers, or missing values."""
+    """Return whether a table has columns other than numbers, or missing values.
+
+    Parameters
+    ----------
+    X : table
+        The rows.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> needs_pipeline([[1.0, 2.0]]), needs_pipeline([[1.0, float("nan")]])
+    (False, True)
+    """
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
         has_missing = any(frame[name].is_null().any() for name in frame.columns)
@@ -134,6 +171,15 @@ def make_table_pipeline(model: Any, X: Any) -> ForgetPipeline:
         The last step.
     X : data frame or array of shape (n_rows, n_columns)
         A table with the columns of the training rows; only their names and types are used.
+
+    Returns
+    -------
+    ForgetPipeline
+
+    Raises
+    ------
+    CannotForgetError
+        The model is not a model of letheon.
 
     Examples
     --------
@@ -167,6 +213,24 @@ def list_treatments(pipeline: Any) -> list[ColumnTreatment]:
 
     If the pipeline has only a model that takes tables, its columns are unchanged. An empty list for
     other models.
+
+    Parameters
+    ----------
+    pipeline : estimator
+        A fitted model.
+
+    Returns
+    -------
+    list of ColumnTreatment
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon import DaREForestClassifier
+    >>> frame = pd.DataFrame({"age": [31.0, None], "city": ["Rome", "Oslo"]})
+    >>> pipeline = make_table_pipeline(DaREForestClassifier(random_state=0), frame)
+    >>> [each.column for each in list_treatments(pipeline.fit(frame, [0, 1]))]
+    ['age', 'city']
     """
     fitted = getattr(pipeline, "steps_", None)
     first = None if fitted is None else fitted[0][1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from letheon import DaREForestClassifier, audit, state
-from letheon.audit._rederive import merge_neutral_settings
+from letheon.audit._merge import merge_neutral_settings
 from letheon.ledger.certificates.claims import describe_parameters
 from letheon.state import Record
 

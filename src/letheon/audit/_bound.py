@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from letheon.audit._bundle import AuditedModel, LevelResult, LogFacts
-from letheon.audit._levels import find_claim_mismatch, has_same_environment
+from letheon.audit._levels import find_claim_mismatch
 from letheon.audit._objective import (
     Floats,
     Objective,
@@ -28,6 +28,7 @@ from letheon.audit._objective import (
     mismatch_delta,
     noise_bounds,
 )
+from letheon.audit._predictor import has_same_environment
 from letheon.audit._rederive import FEATURES, check_file_content, unwrap_model
 from letheon.data import Rows
 from letheon.linear import choose_noise_scale, plan_descent

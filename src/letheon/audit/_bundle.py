@@ -348,6 +348,11 @@ class AuditedModel:
         return self.raw[_NONCE_BYTES:]
 
     @property
+    def nonce(self) -> bytes:
+        """The nonce at the start of the model's file."""
+        return self.raw[:_NONCE_BYTES]
+
+    @property
     def is_subject(self) -> bool:
         """Whether the file is the one that the newest certificate is about."""
         expected = self.newest.statement["subject"][0]["digest"]["sha256"]
@@ -439,7 +444,22 @@ class LogFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder that `Ledger.export` wrote; its content is not trusted."""
+    """A folder that `Ledger.export` wrote; its content is not trusted.
+
+    Parameters
+    ----------
+    folder : Path
+        The exported folder.
+    key : str
+        First public key of the ledger, in hexadecimal digits.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from letheon.audit import Bundle
+    >>> Bundle(Path("exported"), key="00" * 32).folder.name
+    'exported'
+    """
 
     folder: Path
     key: str

@@ -25,12 +25,12 @@ from scipy.stats import rankdata
 
 from letheon import state
 from letheon.audit._bundle import AuditedModel, Bundle, LevelResult, LogFacts
+from letheon.audit._predictor import has_same_environment
 from letheon.audit._rederive import check_file_content, check_rederivation
 from letheon.audit._registration import find_seed_error, find_settings_error, has_fixed_settings
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
 from letheon.ledger.certificates.claims import RETRAIN, make_claim, reject_beyond_method
 from letheon.ledger.certificates.facts import (
-    describe_execution,
     method_parameters,
     reject_false_claims,
     replay_of,
@@ -39,8 +39,6 @@ from letheon.ledger.models.commitment import build_tree
 from letheon.ledger.purge.scan import Markers, scan_files
 from letheon.ledger.requests.states import STATES
 
-# Bytes must agree if these entries are the same here.
-_ENVIRONMENT_KEYS = ("lockfile", "python", "kernel")
 # States of verified requests that are not applied to the model yet.
 _WAITING = frozenset({"verified", "queued", "applying", "retry_wait"})
 _DAY = 86_400
@@ -91,10 +89,7 @@ class _RequestHistory:
 def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> LevelResult | None:
     """Check that recorded requests were handled in time.
 
-    Return None if the log has no events of requests.
-
-    If `models` is given (numbers of models, as in events), only requests to these models count. The
-    verdict is "fail" if a request was verified, is past its deadline and is neither erased nor
+    The verdict is "fail" if a request was verified, is past its deadline and is neither erased nor
     rejected nor on hold. Requests that were never recorded are not covered.
 
     Parameters
@@ -102,11 +97,17 @@ def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> Lev
     bundle : Bundle
         The bundle.
     models : collection of int, optional
-        Numbers of models.
+        Numbers of models, as in events; by default, requests to all models count.
 
     Returns
     -------
     LevelResult or None
+        None if the log has no events of requests.
+
+    Examples
+    --------
+    >>> check_requests(Bundle(Path("exported"), "00" * 32)) is None
+    True
     """
     histories: dict[str, _RequestHistory] = {}
     others: set[str] = set()
@@ -158,7 +159,6 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from letheon.audit import check_residue
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "rows.csv").write_text("name,age")
     ...     result = check_residue({"rows": folder}, ["a-forgotten-person"])
@@ -276,12 +276,6 @@ def check_data(audited: AuditedModel) -> LevelResult:
     return LevelResult("V2", audited.name, "pass", reason, {"rows": n_rows})
 
 
-def has_same_environment(audited: AuditedModel) -> bool:
-    """Return whether the certificate names the libraries and the CPU kernel of this machine."""
-    own, stated = describe_execution(), audited.newest.predicate["execution"]
-    return all(own[key] == stated[key] for key in _ENVIRONMENT_KEYS)
-
-
 def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
     """Return the result of V4, and the re-derived model (None if there is none).
 
@@ -374,7 +368,6 @@ class Canaries:
 
     Examples
     --------
-    >>> from letheon.audit import Canaries
     >>> canaries = Canaries([[0.0], [1.0]], [0, 1], [[2.0], [3.0]], [1, 0], level=0.05)
     >>> canaries.level
     0.05
@@ -415,7 +408,6 @@ def check_canaries(model: Any, canaries: Canaries, name: str = "") -> LevelResul
     --------
     >>> import numpy as np
     >>> from sklearn.naive_bayes import GaussianNB
-    >>> from letheon.audit import Canaries, check_canaries
     >>> rng = np.random.default_rng(0)
     >>> X, y = rng.normal(size=(80, 2)), rng.integers(0, 2, 80)
     >>> model = GaussianNB().fit(X[:40], y[:40])

@@ -79,6 +79,8 @@ class BoostingClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin,
         before `forget` returns. It never affects a result.
     n_jobs : int or None, default=None
         Number of threads, as in joblib. It never affects a result.
+    verbose : bool or int, default=0
+        Whether `fit` shows a progress bar on standard error.
     random_state : int, RandomState, Generator or None, default=None
         Seed of everything random. None draws 128 bits from the operating system.
 
@@ -224,7 +226,7 @@ class BoostingRegressor(KeywordScoreMixin, RegressorMixin, BoostingBase):
         The same as in `BoostingClassifier`.
     colsample, skeleton_people, n_chains, categorical_features, weight_bits
         The same as in `BoostingClassifier`.
-    rebuild, n_jobs, random_state
+    rebuild, n_jobs, verbose, random_state
         The same as in `BoostingClassifier`.
     step_bits : int, default=6
         The same as in `BoostingClassifier`.

@@ -69,6 +69,8 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
     n_jobs : int or None, default=None
         Number of threads, as in joblib. If `joblib.parallel_config` selects processes or a
         cluster, `fit` distributes its trees there. It never affects a result.
+    verbose : bool or int, default=0
+        Whether `fit` shows a progress bar on standard error.
     random_state : int, RandomState, Generator or None, default=None
         Seed of everything random. None draws 128 bits from the operating system.
 
@@ -209,7 +211,7 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
         How many columns a node considers, among those that vary in it. The default is a third, as
         in Breiman's forests for regression. There is no bootstrap, so with all columns (1.0 or
         None) the trees are nearly the same; then also set `subsample`.
-    subsample, categorical_features, weight_bits, rebuild, n_jobs, random_state
+    subsample, categorical_features, weight_bits, rebuild, n_jobs, verbose, random_state
         The same as in `DaREForestClassifier`.
     y_max : float or None, default=None
         Upper bound on ``abs(y)`` that you know without looking at the rows. It fixes the scale, so

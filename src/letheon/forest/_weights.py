@@ -49,7 +49,14 @@ class ClassWeightRule(ParameterRule):
 
 
 class WeightSettings:
-    """Settings of weights: what the dataclasses of resolved settings have in common."""
+    """Settings of weights: what the dataclasses of resolved settings have in common.
+
+    Examples
+    --------
+    >>> from letheon.forest import WeightSettings
+    >>> WeightSettings.__annotations__["weight_bits"]
+    <class 'int'>
+    """
 
     categorical: tuple[int, ...]
     weight_bits: int
@@ -85,7 +92,23 @@ class WeightSettings:
 
 @dataclass(frozen=True, eq=False)
 class ClassBalance:
-    """Numbers of rows and integer factors of the classes, by code; unused codes have factor 1."""
+    """Weights of the classes.
+
+    Parameters
+    ----------
+    counts : ndarray of int64
+        Number of rows of each class, by code.
+    factors : ndarray of int64
+        Integer factor of each class; 1 for an unused code.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.forest import ClassBalance
+    >>> labels, counts = np.array([0, 1]), np.array([30, 10])
+    >>> ClassBalance.from_counts({0: 1.0, 1: 3.0}, 7, labels, counts).factors.tolist()
+    [256, 768]
+    """
 
     counts: Counts
     factors: Weights

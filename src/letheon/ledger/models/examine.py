@@ -113,7 +113,7 @@ class ExaminedModel:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a model to register, or to train.
+    r"""The files of a model to register, or to train.
 
     Attributes
     ----------
@@ -131,6 +131,14 @@ class ModelFiles:
         Method of a new model; see `letheon.table_pipeline.make_model`.
     settings : tuple of (str, str)
         Parameters of a new model and their values as texts; see `make_model`, too.
+
+    Examples
+    --------
+    >>> from letheon.ledger import ModelFiles
+    >>> rows = b"customer,visits,buys\\n1,4,yes\\n2,1,no\\n"
+    >>> files = ModelFiles(None, ("rows.csv", rows), target="buys", ids="customer", method="dare")
+    >>> files.method
+    'dare'
     """
 
     model: bytes | None
