@@ -43,7 +43,7 @@ def test_the_docstring_of_a_public_name_is_complete(value: Any) -> None:
     assert has_example != (HOMES[value] in NO_EXAMPLE), "no example, and no place that has one"
 
 
-class Point(NamedTuple):
+class DocumentedPoint(NamedTuple):
     """A point."""
 
     x: int
@@ -98,15 +98,15 @@ def without_raises() -> None:
     raise ValueError("always")
 
 
-def make_point() -> Point:
+def make_point() -> DocumentedPoint:
     """Return a point.
 
     Examples
     --------
     >>> make_point()
-    Point(x=1)
+    DocumentedPoint(x=1)
     """
-    return Point(1)
+    return DocumentedPoint(1)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def make_point() -> Point:
         (without_parameter, ["parameter y"]),
         (without_returns, ["returns"]),
         (without_raises, ["raises ValueError"]),
-        (Point, ["parameter x"]),
+        (DocumentedPoint, ["parameter x"]),
     ],
 )
 def test_gaps_are_found(function: Callable[..., Any], gaps: list[str]) -> None:
@@ -126,9 +126,9 @@ def test_gaps_are_found(function: Callable[..., Any], gaps: list[str]) -> None:
 def test_a_record_points_to_the_example_of_its_maker() -> None:
     makers = docstrings.find_makers({make_point: "letheon.shapes.make_point"})
     line = "Returned by [`make_point`][letheon.shapes.make_point]."
-    assert docstrings.point_to_example(Point, makers) == line
-    assert docstrings.point_to_example(Point, {}) == ""
-    assert not docstrings.has_example(Point)
+    assert docstrings.point_to_example(DocumentedPoint, makers) == line
+    assert docstrings.point_to_example(DocumentedPoint, {}) == ""
+    assert not docstrings.has_example(DocumentedPoint)
     assert docstrings.has_example(complete)
 
 

@@ -36,7 +36,6 @@ from letheon.verifier import (
     ROTATION,
     STATEMENT_TYPE,
     Trust,
-    canonical,
     from_hex,
     keyid_of,
 )
@@ -60,17 +59,15 @@ class Cipher(NamedTuple):
     def encrypt(self, data: Buffer, context: bytes) -> bytes:
         """Return the data encrypted and authenticated.
 
+        AES-256-GCM with random nonces, for up to 2**32 chunks per key. Destroying the key makes the
+        data unrecoverable.
+
         Parameters
         ----------
         data : bytes, bytearray or memoryview
             Data of any length.
         context : bytes
             Purpose and owner of the data; `decrypt` requires the same context.
-
-        Guarantee
-        ---------
-        Confidential and authentic under AES-256-GCM for up to 2**32 chunks per key, with random
-        nonces. Destroying the key makes the data unrecoverable.
         """
         cipher, text = AESGCM(self.secret), memoryview(data).cast("B")
         header = _HEADER.pack(_MAGIC, os.urandom(16), CHUNK, len(text))
@@ -151,17 +148,6 @@ def derive_training_seed(secret: bytes, beacon: bytes) -> int:
 def commit_to_key(secret: bytes) -> str:
     """Return the commitment to a key: ``SHA-256("letheon/key-commitment/v1" || key)``."""
     return hashlib.sha256(b"letheon/key-commitment/v1" + secret).hexdigest()
-
-
-def commit_to_seeds(salt: bytes, seeds: list[str]) -> str:
-    """Return the commitment to the seeds of a caller; a short seed is hidden by the salt."""
-    return commit_to_key(salt + canonical(seeds))
-
-
-def commit_to_settings(salt: bytes, settings: dict[str, Any]) -> str:
-    """Return ``SHA-256("letheon/settings-commitment/v1" || salt || settings)``."""
-    content = b"letheon/settings-commitment/v1" + salt + canonical(settings)
-    return hashlib.sha256(content).hexdigest()
 
 
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{16})\n")
@@ -377,10 +363,6 @@ class KeyRing:
     def compute_tag(self, purpose: str, *parts: bytes) -> str:
         """Return the keyed tag of the parts in hexadecimal; each purpose has independent tags."""
         return compute_tag(self._tag_key, purpose.encode(), *parts)
-
-    def derive_salt(self, model_folder: str) -> bytes:
-        """Return the secret salt of the commitments to the settings and seeds of a model."""
-        return bytes.fromhex(self.compute_tag("settings", model_folder.encode()))
 
     def new_key(self, kind: str, label: str = "") -> str:
         """Create a key durably and return its id.
