@@ -179,10 +179,10 @@ class TileReader {
       if (!builder.add(values)) {
         require_finite(values, rows, columns[j]);
       }
-      const bool was_packed = low_[number] == low_[number];
+      n_packed_ -= low_[number] == low_[number] ? 1u : 0u;
+      n_packed_ += builder.is_packed() ? 1u : 0u;
       low_[number] = builder.is_packed() ? builder.low() : std::numeric_limits<float>::quiet_NaN();
       high_[number] = builder.is_packed() ? builder.high() : low_[number];
-      n_packed_ += (builder.is_packed() ? 1u : 0u) - (was_packed ? 1u : 0u);
     }
   }
 
