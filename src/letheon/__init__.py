@@ -139,6 +139,7 @@ _MODULES = frozenset(
         "predictor",
         "preprocessing",
         "receipt",
+        "recommend",
         "seeds",
         "select",
         "service",

@@ -25,6 +25,7 @@ from letheon.data._columns import (
 from letheon.data._tables import (
     Orders,
     Table,
+    as_narwhals,
     hold_table,
     merge_categories,
     present_table,
@@ -36,6 +37,15 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 _OBJECTS = "array"
 _TEXT_KINDS = ("str", "string", "String", "Categorical", "Enum")
+
+
+class Column(NamedTuple):
+    """A column of a frame; its place is among the numbers or among the codes."""
+
+    name: str
+    kind: str
+    is_number: bool
+    place: int
 
 
 class ColumnSelection(NamedTuple):
@@ -63,6 +73,13 @@ class FrameSchema:
         Data types of the columns, as the library writes them.
     is_number : tuple of bool
         Whether a column contains numbers.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon.data import as_table
+    >>> as_table(pd.DataFrame({"city": ["Bonn"], "age": [41]})).schema.is_number
+    (False, True)
     """
 
     backend: str
@@ -85,10 +102,9 @@ class FrameSchema:
         return tuple(places)
 
     @cached_property
-    def coded_columns(self) -> tuple[tuple[str, str], ...]:
-        """Name and kind of each column of codes."""
-        columns = zip(self.names, self.kinds, self.is_number, strict=True)
-        return tuple((name, kind) for name, kind, is_number in columns if not is_number)
+    def columns(self) -> tuple[Column, ...]:
+        """All columns, each with its name, kind and place."""
+        return tuple(map(Column, self.names, self.kinds, self.is_number, self.places))
 
     @cached_property
     def _selections(self) -> dict[tuple[int, ...], ColumnSelection]:
@@ -97,16 +113,16 @@ class FrameSchema:
     def select(self, columns: tuple[int, ...]) -> ColumnSelection:
         """Return the schema and places of some columns. The result is cached."""
         if columns not in self._selections:
+            chosen = [self.columns[j] for j in columns]
             schema = FrameSchema(
                 self.backend,
-                tuple(self.names[j] for j in columns),
-                tuple(self.kinds[j] for j in columns),
-                tuple(self.is_number[j] for j in columns),
+                tuple(column.name for column in chosen),
+                tuple(column.kind for column in chosen),
+                tuple(column.is_number for column in chosen),
             )
-            numbers = [self.places[j] for j in columns if self.is_number[j]]
-            codes = [self.places[j] for j in columns if not self.is_number[j]]
-            selection = ColumnSelection(schema, _as_slice(numbers), _as_slice(codes))
-            self._selections[columns] = selection
+            numbers = _as_slice([column.place for column in chosen if column.is_number])
+            codes = _as_slice([column.place for column in chosen if not column.is_number])
+            self._selections[columns] = ColumnSelection(schema, numbers, codes)
         return self._selections[columns]
 
 
@@ -172,6 +188,10 @@ class Frame:
             values = tuple(self.values[j] for j in codes.tolist())
         return Frame(schema, self.numbers[:, numbers], self.codes[:, codes], values)
 
+    def known_values(self, column: int) -> list[Any]:
+        """Return the dictionary of a column, without the values that were wiped."""
+        return [value for value in self.values[column] if value is not None]
+
     def column_values(self, column: int) -> list[Any]:
         """Return the values of the column at this place among the codes; None is missing."""
         values = [*self.values[column], None]
@@ -216,10 +236,10 @@ class Frame:
         _refuse_other_values(self, other)
         values: list[list[Any]] = []
         parts = []
-        for j, (name, kind) in enumerate(self.schema.coded_columns):
-            known, new = (
-                [value for value in frame.values[j] if value is not None] for frame in (self, other)
-            )
+        for name, kind, is_number, j in self.schema.columns:
+            if is_number:
+                continue
+            known, new = self.known_values(j), other.known_values(j)
             is_ordered = kind in ("ordered", "Enum")
             own = merge_categories(name, known, new, orders if is_ordered else None)
             joint = {value: code for code, value in enumerate(own)}
@@ -243,11 +263,9 @@ class Frame:
         if (theirs.names, theirs.is_number) != (self.schema.names, self.schema.is_number):
             return self
         codes, values = self.codes.copy(), list(self.values)
-        for place, kind, is_number in zip(
-            theirs.places, theirs.kinds, theirs.is_number, strict=True
-        ):
+        for _, kind, is_number, place in theirs.columns:
             if not is_number and kind in ("ordered", "Enum"):
-                known = [value for value in other.values[place] if value is not None]
+                known = other.known_values(place)
                 order = {value: code for code, value in enumerate(known)}
                 codes[:, place], values[place] = self.map_codes(place, order, -1), known
         return Frame(theirs, self.numbers, codes, tuple(values))
@@ -289,15 +307,13 @@ class Frame:
 
         With `all_categories`, dtypes also have the categories of other rows of the table.
         """
-        schema, columns = self.schema, []
-        for place, kind, is_number in zip(
-            schema.places, schema.kinds, schema.is_number, strict=True
-        ):
-            columns.append(
-                _native_numbers(schema.backend, self.numbers[:, place], kind)
-                if is_number
-                else self.column_values(place)
-            )
+        schema = self.schema
+        columns = [
+            _native_numbers(schema.backend, self.numbers[:, place], kind)
+            if is_number
+            else self.column_values(place)
+            for _, kind, is_number, place in schema.columns
+        ]
         if schema.backend == _OBJECTS:
             table = np.empty(self.shape, object)
             for j, column in enumerate(columns):
@@ -320,9 +336,7 @@ def _describe_difference(first: FrameSchema, second: FrameSchema) -> tuple[str, 
 def _fit_numbers(schema: FrameSchema, numbers: Floats) -> Floats:
     """Return new numbers as the columns of a schema store them."""
     fitted = numbers.copy()
-    for place, kind, name, is_number in zip(
-        schema.places, schema.kinds, schema.names, schema.is_number, strict=True
-    ):
+    for name, kind, is_number, place in schema.columns:
         if not is_number or kind.lower() == "float64":
             continue
         column, dtype = numbers[:, place], np.dtype(kind.lower().replace("boolean", "bool"))
@@ -342,10 +356,7 @@ def _fit_numbers(schema: FrameSchema, numbers: Floats) -> Floats:
 
 def _refuse_other_values(frame: Frame, new: Frame) -> None:
     """Raise for new values that a column cannot contain, or that a fit would not mix."""
-    schema = frame.schema
-    for place, kind, name, is_number in zip(
-        schema.places, schema.kinds, schema.names, schema.is_number, strict=True
-    ):
+    for name, kind, is_number, place in frame.schema.columns:
         if is_number:
             continue
         known = {*map(type, frame.values[place]), *map(type, new.values[place])}
@@ -376,11 +387,8 @@ def _build_frame(schema: FrameSchema, columns: list[Any], frame: Frame) -> Any:
     if backend == "pandas":
         return nw.from_native(_pandas_frame(schema, columns, frame), eager_only=True)
     series = {}
-    for name, kind, place, column in zip(
-        schema.names, schema.kinds, schema.places, columns, strict=True
-    ):
-        known = [v for v in frame.values[place] if v is not None] if kind == "Enum" else []
-        dtype = nw.Enum(known) if kind == "Enum" else getattr(nw, kind)
+    for (name, kind, _, place), column in zip(schema.columns, columns, strict=True):
+        dtype = nw.Enum(frame.known_values(place)) if kind == "Enum" else getattr(nw, kind)
         is_text = kind in ("Enum", "String", "Categorical")
         first = nw.String if is_text else nw.Float64
         series[name] = nw.new_series(name, column, first, backend=backend).cast(dtype)
@@ -391,12 +399,12 @@ def _pandas_frame(schema: FrameSchema, columns: list[Any], frame: Frame) -> Any:
     import pandas as pd
 
     series = {}
-    for j, kind in enumerate(schema.kinds):
+    for j, (_, kind, is_number, place) in enumerate(schema.columns):
         if kind == "ordered":
-            known = [v for v in frame.values[schema.places[j]] if v is not None]
+            known = frame.known_values(place)
             series[j] = pd.Series(pd.Categorical(columns[j], known, ordered=True))
         else:
-            series[j] = pd.Series(columns[j], dtype=None if schema.is_number[j] else kind)
+            series[j] = pd.Series(columns[j], dtype=None if is_number else kind)
     native = pd.DataFrame(series, index=range(len(frame)))
     native.columns = list(schema.names)
     return native
@@ -415,10 +423,6 @@ def as_table(X: Any, *, copy: bool = True) -> Table:
     copy : bool, default=True
         Whether the result must have its own memory.
 
-    Returns
-    -------
-    ndarray, CSR array or Frame
-
     Examples
     --------
     >>> from letheon.data import as_table
@@ -430,9 +434,9 @@ def as_table(X: Any, *, copy: bool = True) -> Table:
     """
     if isinstance(X, Frame):
         return X.__copy__() if copy else X
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = as_narwhals(X)
     if isinstance(frame, nw.DataFrame):
-        return as_frame(X)
+        return as_frame(frame.to_native())
     table = hold_table(X) if copy else present_table(X)
     if sp.issparse(table):
         return sp.csr_array(table) if table.dtype.kind == "f" else sp.csr_array(table, dtype=float)
@@ -449,10 +453,6 @@ def to_native(X: Table, *, all_categories: bool = False) -> Any:
         A table as `as_table` returns it.
     all_categories : bool, default=False
         As for `Frame.to_native`.
-
-    Returns
-    -------
-    ndarray, sparse array or data frame
 
     Examples
     --------
@@ -472,10 +472,6 @@ def as_frame(X: Any) -> Frame:
     ----------
     X : data frame
         At least one row and one column.
-
-    Returns
-    -------
-    Frame
 
     Raises
     ------
@@ -536,14 +532,12 @@ def numbers_of(X: Table) -> Floats:
     X : ndarray or Frame
         A table as `as_table` returns it.
 
-    Returns
-    -------
-    ndarray of float64
-
     Raises
     ------
     ValueError
         A column is not a column of numbers.
+    TypeError
+        X is a sparse matrix.
 
     Examples
     --------
@@ -561,9 +555,7 @@ def numbers_of(X: Table) -> Floats:
         return X.numbers
     parts = [
         X.numbers[:, place] if is_number else _parse_numbers(X, place, name)
-        for place, is_number, name in zip(
-            X.schema.places, X.schema.is_number, X.schema.names, strict=True
-        )
+        for name, _, is_number, place in X.schema.columns
     ]
     return np.stack(parts, axis=1)
 
@@ -583,6 +575,11 @@ def _parse_numbers(X: Frame, place: int, name: str) -> Floats:
 
 def column_names(X: Any) -> list[str]:
     """Return the names of the columns of a raw table.
+
+    Parameters
+    ----------
+    X : ndarray or Frame
+        A table as `as_table` returns it.
 
     Examples
     --------

@@ -11,9 +11,8 @@ into batches. The slot of a forgotten row stays empty, so all other rows stay in
     order(slots) = argsort mix64(mix64(keyed_hash(seed, "net-order", phase, epoch), lane), slot)
 
 The hashes are 64-bit integers, so the order is the same on every device.
-In a step in which a lane is inactive, its parameters, momentum and step count must not change.
-Therefore the named optimizers are implemented here. They update the whole tensor with a mask of the
-active lanes. A custom optimizer gets the parameters of every lane as separate tensors.
+The parameters, momentum and step count of an inactive lane must not change, so the named optimizers
+are implemented here, with a mask of the active lanes. A custom one gets each lane separately.
 """
 
 import inspect
@@ -159,12 +158,13 @@ class Progress:
 
     Attributes
     ----------
-    part, n_parts : int
-        Number of the current block or stage, from 0, and the number of blocks or stages to train.
-    epoch, n_epochs : int
-        Number of the current epoch in this part, from 0, and the number of epochs of the part.
-    loss : float
-        Mean loss of the epoch over the networks that were trained.
+    part, n_parts, epoch, n_epochs, loss : int, int, int, int, float
+        Current block or stage, and epoch in it, from 0, with their totals; mean loss of the epoch.
+
+    Examples
+    --------
+    >>> Progress(part=0, n_parts=2, epoch=1, n_epochs=3, loss=0.5).epoch
+    1
     """
 
     part: int

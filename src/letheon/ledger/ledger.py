@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Literal, Self
 
@@ -44,6 +44,14 @@ class Keys:
     ----------
     core : Core
         The ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon.ledger import Ledger
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     [key.state for key in ledger.keys.list()]
+    ['current']
     """
 
     def __init__(self, core: Core) -> None:
@@ -298,7 +306,7 @@ class Ledger:
         tenant: str = "default",
         apart: bool = False,
         stop: threading.Event | None = None,
-    ) -> Iterator[Step]:
+    ) -> Generator[Step, None, None]:
         """Do the same work as `run_once`, but yield each step as soon as it is done.
 
         If the caller stops between two steps, the next worker does the rest. When `stop` is set, a
@@ -392,7 +400,7 @@ class Ledger:
         return f"Ledger({self.name!r}, folder={os.fspath(self.folder)!r})"
 
 
-def _log_steps(steps: Iterator[Step]) -> Iterator[Step]:
+def _log_steps(steps: Iterator[Step]) -> Generator[Step, None, None]:
     """Yield and log steps, without their details."""
     for step in steps:
         _logger.info("%s %s", step.what, step.model or "(whole ledger)")

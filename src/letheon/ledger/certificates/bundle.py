@@ -30,6 +30,7 @@ from letheon.ledger.db.events import read_bodies, read_leaves, record_event
 from letheon.ledger.db.log import LogTree
 from letheon.ledger.keys.signing import sign_statement
 from letheon.ledger.leases import owner_name
+from letheon.ledger.models.commitment import derive_salt, locate_salt
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
@@ -313,7 +314,8 @@ def _find_newest(conn: Connection, model: ModelRow, last: int) -> VersionRow | N
 def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -> Any:
     """Write the files of one model and return the loaded model."""
     place = folder / "models" / row.tenant / row.name
-    for each in (place.parent.parent, place.parent, place):
+    salt = locate_salt(place)
+    for each in (place.parent.parent, place.parent, place, salt.parent.parent, salt.parent):
         each.mkdir(mode=0o700, exist_ok=True)
     pin = pin_version(core, owner_name(), version.id, _PIN_SECONDS)
     try:
@@ -330,6 +332,7 @@ def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -
     _write_file(place / "rows.blob", [_UNBLINDED, state.encode(rows)])
     _write_file(place / "vault.blob", [_UNBLINDED, state.encode(vault._asdict())])
     _write_file(place / "training.json", [canonical(training)])
+    _write_file(salt, [canonical({"salt": derive_salt(core.keys, row.folder).hex()})])
     return model
 
 

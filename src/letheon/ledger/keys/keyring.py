@@ -31,7 +31,14 @@ from letheon.exceptions import CorruptFileError, KeyFileError
 from letheon.ledger.core import destroy_file, lock_file
 from letheon.ledger.keys.signing import Signer, new_seed, sign_statement
 from letheon.state import sync_directory, write_atomically
-from letheon.verifier import REVOCATION, ROTATION, STATEMENT_TYPE, Trust, from_hex, keyid_of
+from letheon.verifier import (
+    REVOCATION,
+    ROTATION,
+    STATEMENT_TYPE,
+    Trust,
+    from_hex,
+    keyid_of,
+)
 
 KEY_BYTES = 32
 CHUNK = 64 << 20
@@ -52,17 +59,15 @@ class Cipher(NamedTuple):
     def encrypt(self, data: Buffer, context: bytes) -> bytes:
         """Return the data encrypted and authenticated.
 
+        AES-256-GCM with random nonces, for up to 2**32 chunks per key. Destroying the key makes the
+        data unrecoverable.
+
         Parameters
         ----------
         data : bytes, bytearray or memoryview
             Data of any length.
         context : bytes
             Purpose and owner of the data; `decrypt` requires the same context.
-
-        Guarantee
-        ---------
-        Confidential and authentic under AES-256-GCM for up to 2**32 chunks per key, with random
-        nonces. Destroying the key makes the data unrecoverable.
         """
         cipher, text = AESGCM(self.secret), memoryview(data).cast("B")
         header = _HEADER.pack(_MAGIC, os.urandom(16), CHUNK, len(text))

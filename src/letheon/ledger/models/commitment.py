@@ -13,6 +13,7 @@ import secrets
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from letheon.data import IntIds, Rows
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
+from letheon.ledger.keys.keyring import KeyRing, commit_to_key
 from letheon.state import codec_of, plain_descr, to_bytes, to_tree
 from letheon.verifier import TOMBSTONE, canonical, node_hash, slot_leaf
 
@@ -510,3 +512,28 @@ def require_root(tree: SlotTree, root: str) -> None:
             "the rows of this version do not match the root recorded in the ledger: the files "
             "were altered. Nothing was changed."
         )
+
+
+def locate_salt(model_files: Path) -> Path:
+    """Return the file in a bundle with the salt of the settings and seeds of a model.
+
+    `model_files` is the folder with the model's files, ``models/TENANT/NAME``.
+    """
+    tenant = model_files.parent
+    return model_files.parents[2] / "proofs" / "settings" / tenant.name / f"{model_files.name}.json"
+
+
+def derive_salt(keys: KeyRing, model_folder: str) -> bytes:
+    """Return the secret salt of the commitments to the settings and seeds of a model."""
+    return bytes.fromhex(keys.compute_tag("settings", model_folder.encode()))
+
+
+def commit_to_seeds(salt: bytes, seeds: list[str]) -> str:
+    """Return the commitment to the seeds of a caller; a short seed is hidden by the salt."""
+    return commit_to_key(salt + canonical(seeds))
+
+
+def commit_to_settings(salt: bytes, settings: dict[str, Any]) -> str:
+    """Return ``SHA-256("letheon/settings-commitment/v1" || salt || settings)``."""
+    content = b"letheon/settings-commitment/v1" + salt + canonical(settings)
+    return hashlib.sha256(content).hexdigest()

@@ -1,5 +1,6 @@
 """`Ledger.models`: registered models, their versions and their measurements."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,13 +44,15 @@ from letheon.ledger.models.versions import (
     read_ids,
     read_judged,
     read_model,
+    read_predictor_file,
 )
 from letheon.ledger.purge.scan import is_distinctive_id
 from letheon.ledger.purge.stores import list_stores, warn_about_gaps
 from letheon.ledger.requests.people import compute_person_tags
-from letheon.ledger.schemas import Model, Storage, Version, Watch, to_datetime
+from letheon.ledger.schemas import Model, Storage, Version, Watch, record_from
 from letheon.ledger.tables import batches, blocked, certificates, heads, models, versions
 from letheon.ledger.worker.compute import choose_compute
+from letheon.state import write_atomically
 from letheon.table_pipeline import ColumnTreatment
 from letheon.verifier import parse_strict
 
@@ -65,10 +68,11 @@ _cache: dict[str, Any] = {}
 _UNREAD = object()
 
 # Without the facts, which are expensive to parse.
-_TIMES = ("published_at", "certified_at", "purged_at")
-_VERSION = [versions.c[name] for name in ("number", "sequence", "model_blob", "live", *_TIMES)]
-_MODEL_COLUMNS = ("name", "tenant", "dataset", "method", "releases", "slots", "created_at")
-_MODEL = [models.c[name] for name in _MODEL_COLUMNS]
+_VERSION_COLUMNS = "number sequence model_blob live published_at certified_at purged_at"
+_VERSION = [versions.c[name] for name in _VERSION_COLUMNS.split()]
+_MODEL_COLUMNS = "name tenant dataset method releases slots"
+_MODEL = [models.c[name] for name in _MODEL_COLUMNS.split()]
+_REGISTERED_AT = models.c.created_at.label("registered_at")
 
 
 class _People(NamedTuple):
@@ -87,6 +91,15 @@ class Models:
     ----------
     core : Core
         The ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon import Ledger, NearestCentroid
+    >>> model = NearestCentroid().fit([[0.0], [1.0]], [0, 1])
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     ledger.models.register(model, [[0.0], [1.0]], [0, 1], name="shop").n_rows
+    2
     """
 
     def __init__(self, core: Core) -> None:
@@ -122,22 +135,18 @@ class Models:
             It is copied into the ledger; this object is not changed.
         X, y, ids
             The same rows, labels and ids that were passed to `fit`.
-        name : str
-            Name of the model.
-        tenant : str, default="default"
-            Owner of the model. Requests of other tenants do not affect it.
+        name, tenant : str
+            Name of the model, and its owner. Requests of other tenants do not affect it.
         dataset : str, optional
-            Name of the dataset; default: the name of the model.
+            Name of the dataset; by default that of the model.
         test : (X, y) or (X, y, ids), optional
-            Test rows that certificates measure the effectiveness on. Rows of erased people are
-            removed from them too.
+            Test rows for the effectiveness in certificates; erased people leave them too.
         monitor : Monitor, optional
             Monitor of the model: its decisions and proxies become part of the certificates.
         preprocessing : str, optional
             SHA-256 of the preprocessing; certificates quote it.
         releases : {"labels-only", "latest-only", "every-version"}, optional
-            Which outputs of the model are published; default: the outputs that its guarantee
-            covers.
+            Which outputs of the model are published; by default those its guarantee covers.
         row_params : dict, optional
             Further arguments of `fit` with one value per row, such as ``risk``.
         trusted : iterable of class, function or str, optional
@@ -174,10 +183,8 @@ class Models:
 
         Parameters
         ----------
-        files : ModelFiles
-            File written by `letheon.save`, and tables of rows.
-        name, tenant, dataset, releases
-            See `register`.
+        files, name, tenant, dataset, releases
+            File written by `letheon.save` and tables of rows; the rest as in `register`.
         seconds : float, default=3600
             Time limit for reading and training.
         stop : Event, optional
@@ -268,6 +275,19 @@ class Models:
         """Return a copy of the served model."""
         row = self.row(model, tenant)
         return read_head(self._core, row, lambda head: read_model(self._core, row, head))
+
+    def save_predictor(
+        self, model: str, path: str | os.PathLike[str], *, tenant: str = "default"
+    ) -> None:
+        """Write the predictor of the served version to a file without rows, ids and keys.
+
+        The certificate states the SHA-256 of the file, and `letheon.load` reads it. After the next
+        removal, write a new file and delete the old one. Raise `TypeError` if the model has no
+        predictor.
+        """
+        core, row = self._core, self.row(model, tenant)
+        data = read_head(core, row, partial(read_predictor_file, core, row))
+        write_atomically(Path(path), [data])
 
     def reader(self, model: str, *, tenant: str = "default") -> Reader:
         """Return a reader that follows the served model."""
@@ -487,7 +507,7 @@ class Models:
 
 def _select_models() -> Select[Any]:
     return (
-        select(*_MODEL, *_VERSION)
+        select(*_MODEL, _REGISTERED_AT, *_VERSION)
         .join(heads, heads.c.model_id == models.c.id)
         .join(versions, versions.c.id == heads.c.version_id)
     )
@@ -498,15 +518,11 @@ def _get_model(conn: Connection, model_id: int) -> Model:
 
 
 def _to_model(row: Row[Any]) -> Model:
-    values = {name: getattr(row, name) for name in _MODEL_COLUMNS[:-1]}
-    registered_at = to_datetime(row.created_at)
-    return Model(**values, n_rows=row.live, head=_to_version(row), registered_at=registered_at)
+    return record_from(Model, row._mapping, n_rows=row.live, head=_to_version(row))
 
 
 def _to_version(row: Row[Any], **more: Any) -> Version:
-    values = {name: getattr(row, name) for name in ("number", "sequence", "live")}
-    times = {name: to_datetime(getattr(row, name)) for name in _TIMES}
-    return Version(address=row.model_blob, **values, **times, **more)
+    return record_from(Version, row._mapping, address=row.model_blob, **more)
 
 
 def _to_full_version(model: ModelRow, row: Row[Any]) -> Version:

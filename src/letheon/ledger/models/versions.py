@@ -3,6 +3,7 @@
 The served version of a model is called its head. A reader always gets a published version.
 """
 
+import hashlib
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from sqlalchemy import (
 from letheon import state
 from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import (
+    CertificateError,
     CorruptFileError,
     KeyFileError,
     LedgerError,
@@ -32,7 +34,8 @@ from letheon.exceptions import (
     UnknownModelError,
 )
 from letheon.ledger.certificates.facts import JudgementBasis
-from letheon.ledger.core import Core, fault_point
+from letheon.ledger.certificates.predictors import make_predictor_file
+from letheon.ledger.core import NONCE_BYTES, Core, fault_point
 from letheon.ledger.db.events import require_agreement
 from letheon.ledger.models.commitment import RowSlots
 from letheon.ledger.models.table_files import memory_limit
@@ -227,8 +230,9 @@ def write_blobs(
     rows: Rows,
     row_slots: RowSlots,
     judged: JudgementBasis | None,
+    nonce: bytes | None = None,
 ) -> dict[str, str | None]:
-    """Encrypt the parts of a version and write them to disk as blobs.
+    """Encrypt the parts of a version and write them to disk as blobs; `nonce` is the model's.
 
     Returns
     -------
@@ -239,14 +243,14 @@ def write_blobs(
     key = core.keys.new_key("epoch", label=model.folder)
     fault_point("compute.key-written")
 
-    def write_blob(kind: str, content: bytes) -> str:
+    def write_blob(kind: str, content: bytes, nonce: bytes | None = None) -> str:
         return core.blob_store(model.folder).write(
-            content, make_blob_cipher(core, model, key, kind)
+            content, make_blob_cipher(core, model, key, kind), nonce
         )
 
     try:
         return {
-            "model_blob": write_blob("model", content),
+            "model_blob": write_blob("model", content, nonce),
             "rows_blob": write_blob("rows", state.encode(rows)),
             "ids_blob": write_blob("ids", state.encode(rows.ids.to_array())),
             "vault_blob": write_blob("vault", state.encode(row_slots._asdict())),
@@ -283,11 +287,37 @@ def read_raw_model(core: Core, model: ModelRow, version: VersionRow) -> bytes:
     return core.blob_store(model.folder).read_with_nonce(version.model_blob, cipher)
 
 
+def read_nonce(core: Core, model: ModelRow, version: VersionRow) -> bytes:
+    """Return the nonce of a version's model."""
+    return read_raw_model(core, model, version)[:NONCE_BYTES]
+
+
 def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any = ()) -> Any:
     """Load the model of a version after checking its hash."""
     content = read_blob(core, model, version, "model")
     limit = memory_limit(len(content)) if model.is_outside else state.UNLIMITED
     return state.decode(content, trusted=(*model.trusted, *trusted), max_memory=limit)
+
+
+def read_predictor_file(core: Core, model: ModelRow, version: VersionRow) -> bytes:
+    """Return the predictor file of a version.
+
+    Raises
+    ------
+    TypeError
+        The model has no predictor.
+    CertificateError
+        The certificate states another digest, because it was computed with other libraries.
+    """
+    nonce = read_nonce(core, model, version)
+    data = make_predictor_file(read_model(core, model, version), nonce)
+    stated = (version.facts["certificate"] or {}).get("predictor", {}).get("sha256")
+    if stated not in (None, hashlib.sha256(data).hexdigest()):
+        raise CertificateError(
+            "this machine computes other bytes of the predictor than its certificate states; use "
+            "the libraries and the CPU kernel that the certificate names, or retrain the model"
+        )
+    return data
 
 
 def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> _T:

@@ -11,7 +11,6 @@ rows in the database that do not change, so it has the same bytes whenever it is
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import time
@@ -21,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, delete, insert, select, tuple_
+from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from letheon.exceptions import (
@@ -32,7 +31,7 @@ from letheon.exceptions import (
     SearchWarning,
     warn_caller,
 )
-from letheon.ledger.core import Core
+from letheon.ledger.core import Core, lock_file
 from letheon.ledger.db.events import HIGH_WATER, record_event
 from letheon.ledger.models.versions import find_head, list_models, read_ids
 from letheon.ledger.purge.scan import (
@@ -98,6 +97,18 @@ class Stores:
     ----------
     core : Core
         The ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.ledger import Ledger
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Path(folder, "backups").mkdir()
+    ...     with Ledger.create(Path(folder, "ledger"), name="demo") as ledger:
+    ...         ledger.stores.add("backups", Path(folder, "backups"), days=30)
+    ...         [(store.name, store.days) for store in ledger.stores.list()]
+    [('backups', 30)]
     """
 
     def __init__(self, core: Core) -> None:
@@ -120,8 +131,7 @@ class Stores:
             Name of the store in attestations: 1 to 63 of a-z, 0-9 and ``._:-``.
         path : path
             The folder. Every purge searches it, and waits while the folder contains data of an
-            erased person. Files that cannot be searched cause a `SearchWarning`, now and when a
-            model is registered.
+            erased person.
         owner, scope : str
             Names of the party responsible for the folder and of the kind of content, for
             attestations.
@@ -135,6 +145,11 @@ class Stores:
             The name is not valid, or the folder is missing or overlaps the folder of the ledger.
         LedgerError
             A store of this name already exists.
+
+        Warns
+        -----
+        SearchWarning
+            Files cannot be searched; so does each later registration of a model.
         """
         core, store = self._core, Store(name, Path(path), owner=owner, scope=scope, days=days)
         _require_usable(core, store)
@@ -306,19 +321,9 @@ def _list_scan_targets(core: Core, model_folder: str) -> Iterator[ScanTarget]:
 def _read_tables(conn: Connection) -> Iterator[tuple[str, bytes]]:
     """Yield the name of each table with the values of its rows as bytes, one page at a time."""
     for contents in metadata.sorted_tables:
-        for rows in _read_pages(conn, contents):
-            yield contents.name, b"\n".join(_as_bytes(value) for row in rows for value in row)
-
-
-def _read_pages(conn: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
-    """Yield the rows of a table in pages, because a whole table may not fit into memory."""
-    key = list(table.primary_key.columns)
-    query = select(table).order_by(*key).limit(_ROWS)
-    rows = conn.execute(query).all()
-    while rows:
-        yield rows
-        last = [getattr(rows[-1], column.name) for column in key]
-        rows = conn.execute(query.where(tuple_(*key) > tuple_(*last))).all()
+        rows = conn.execute(select(contents), execution_options={"yield_per": _ROWS})
+        for page in rows.partitions():
+            yield contents.name, b"\n".join(_as_bytes(value) for row in page for value in row)
 
 
 def _as_bytes(value: object) -> bytes:
@@ -327,18 +332,13 @@ def _as_bytes(value: object) -> bytes:
 
 def is_in_use(core: Core, room: str) -> bool:
     """Return whether the service has locked a temporary folder, for less than a day."""
+    lock = core.folder / SERVICE_FOLDERS / f"{room}{SERVICE_LOCK}"
     try:
-        descriptor = os.open(core.folder / SERVICE_FOLDERS / f"{room}{SERVICE_LOCK}", os.O_RDWR)
+        is_young = time.time() - lock.stat().st_mtime < _LONGEST_USE
+        with lock_file(lock, wait=False) as is_free:
+            return is_young and not is_free
     except OSError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return time.time() - os.fstat(descriptor).st_mtime < _LONGEST_USE
-    else:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def build_attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
