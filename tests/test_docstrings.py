@@ -24,6 +24,7 @@ MAKERS = docstrings.find_makers(HOMES)
 # What has no example of a few lines, and why.
 NO_EXAMPLE = {
     "letheon.exceptions.CertificateError": "needs damaged files",
+    "letheon.exceptions.CheckpointWarning": "needs a damaged checkpoint",
     "letheon.exceptions.LedgerBusyError": "needs a second process",
     "letheon.exceptions.LedgerUnwritableError": "needs a full disk",
     "letheon.exceptions.OldDatabaseError": "needs a database restored from a backup",

@@ -188,7 +188,7 @@ class Frame:
             values = tuple(self.values[j] for j in codes.tolist())
         return Frame(schema, self.numbers[:, numbers], self.codes[:, codes], values)
 
-    def known_values(self, column: int) -> list[Any]:
+    def list_values(self, column: int) -> list[Any]:
         """Return the dictionary of a column, without the values that were wiped."""
         return [value for value in self.values[column] if value is not None]
 
@@ -239,7 +239,7 @@ class Frame:
         for name, kind, is_number, j in self.schema.columns:
             if is_number:
                 continue
-            known, new = self.known_values(j), other.known_values(j)
+            known, new = self.list_values(j), other.list_values(j)
             is_ordered = kind in ("ordered", "Enum")
             own = merge_categories(name, known, new, orders if is_ordered else None)
             joint = {value: code for code, value in enumerate(own)}
@@ -265,7 +265,7 @@ class Frame:
         codes, values = self.codes.copy(), list(self.values)
         for _, kind, is_number, place in theirs.columns:
             if not is_number and kind in ("ordered", "Enum"):
-                known = other.known_values(place)
+                known = other.list_values(place)
                 order = {value: code for code, value in enumerate(known)}
                 codes[:, place], values[place] = self.map_codes(place, order, -1), known
         return Frame(theirs, self.numbers, codes, tuple(values))
@@ -388,7 +388,7 @@ def _build_frame(schema: FrameSchema, columns: list[Any], frame: Frame) -> Any:
         return nw.from_native(_pandas_frame(schema, columns, frame), eager_only=True)
     series = {}
     for (name, kind, _, place), column in zip(schema.columns, columns, strict=True):
-        dtype = nw.Enum(frame.known_values(place)) if kind == "Enum" else getattr(nw, kind)
+        dtype = nw.Enum(frame.list_values(place)) if kind == "Enum" else getattr(nw, kind)
         is_text = kind in ("Enum", "String", "Categorical")
         first = nw.String if is_text else nw.Float64
         series[name] = nw.new_series(name, column, first, backend=backend).cast(dtype)
@@ -401,7 +401,7 @@ def _pandas_frame(schema: FrameSchema, columns: list[Any], frame: Frame) -> Any:
     series = {}
     for j, (_, kind, is_number, place) in enumerate(schema.columns):
         if kind == "ordered":
-            known = frame.known_values(place)
+            known = frame.list_values(place)
             series[j] = pd.Series(pd.Categorical(columns[j], known, ordered=True))
         else:
             series[j] = pd.Series(columns[j], dtype=None if is_number else kind)

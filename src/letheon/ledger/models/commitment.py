@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from letheon.data import IntIds, Rows
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
-from letheon.ledger.keys.keyring import KeyRing, commit_to_key
 from letheon.state import codec_of, plain_descr, to_bytes, to_tree
 from letheon.verifier import TOMBSTONE, canonical, node_hash, slot_leaf
 
@@ -521,19 +520,3 @@ def locate_salt(model_files: Path) -> Path:
     """
     tenant = model_files.parent
     return model_files.parents[2] / "proofs" / "settings" / tenant.name / f"{model_files.name}.json"
-
-
-def derive_salt(keys: KeyRing, model_folder: str) -> bytes:
-    """Return the secret salt of the commitments to the settings and seeds of a model."""
-    return bytes.fromhex(keys.compute_tag("settings", model_folder.encode()))
-
-
-def commit_to_seeds(salt: bytes, seeds: list[str]) -> str:
-    """Return the commitment to the seeds of a caller; a short seed is hidden by the salt."""
-    return commit_to_key(salt + canonical(seeds))
-
-
-def commit_to_settings(salt: bytes, settings: dict[str, Any]) -> str:
-    """Return ``SHA-256("letheon/settings-commitment/v1" || salt || settings)``."""
-    content = b"letheon/settings-commitment/v1" + salt + canonical(settings)
-    return hashlib.sha256(content).hexdigest()

@@ -15,15 +15,8 @@ from letheon.ledger.certificates.claims import weaker_releases
 from letheon.ledger.certificates.facts import CALLER_SEED, JudgementBasis
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import record_event
-from letheon.ledger.models.commitment import (
-    build_tree,
-    commit_to_seeds,
-    commit_to_settings,
-    compute_ranks,
-    count_slots,
-    derive_salt,
-    draw_row_slots,
-)
+from letheon.ledger.keys.derivation import commit_to_seeds, commit_to_settings
+from letheon.ledger.models.commitment import build_tree, compute_ranks, count_slots, draw_row_slots
 from letheon.ledger.models.examine import (
     ExaminedModel,
     copy_rows,
@@ -92,7 +85,7 @@ def register_fitted(
         training = {
             "rule": CALLER_SEED,
             "beacon": "none",
-            "keyCommitment": commit_to_seeds(derive_salt(core.keys, folder), examined.seeds),
+            "keyCommitment": commit_to_seeds(core.keys.derive_salt(folder), examined.seeds),
             "key": "",
         }
         return _register_model(
@@ -214,7 +207,7 @@ def _register_model(
         "live": len(rows),
         "training": training["keyCommitment"],
         "beacon": training["beacon"],
-        "settings": commit_to_settings(derive_salt(core.keys, model.folder), examined.settings),
+        "settings": commit_to_settings(core.keys.derive_salt(model.folder), examined.settings),
     }
     tags = frozenset(compute_person_tags(core, model.tenant, rows.ids.distinct()))
     try:
