@@ -142,7 +142,7 @@ std::size_t count_in_memory(Pattern complement) {
 
 void test_wiped_bytes() {
   const fs::path path = fs::temp_directory_path() / "letheon-test-index-cells";
-  // As a word of 8 bits, and as it is held: value + 128.
+  // A word of 8 bits, and the same word with 128 added to each value.
   const Pattern word{0xA4, 0x9E, 0xEC, 0x88};
   const Pattern held{0x24, 0x1E, 0x6C, 0x08};
   {
@@ -180,7 +180,7 @@ void test_wiped_bytes() {
     check(count_bytes(read_file(), held) == 0, "the row is no longer in the file");
 #ifdef __linux__
     check(count_in_memory(word) == 0, "the row is no longer in memory");
-    check(count_in_memory(held) == 0, "the row as it was held is no longer in memory");
+    check(count_in_memory(held) == 0, "the stored row is no longer in memory");
 #endif
     check(index.n_rows() == 299 && index.n_pivots() == 16, "the other rows are there");
   }
@@ -201,7 +201,7 @@ void test_refusals() {
   broken.X[77] = 0.25f;
   auto on_grid = broken.rows();
   on_grid.is_grid = true;
-  check_refused([&] { index.add(on_grid, broken.ids(), 8, 1); }, "a value beside the grid");
+  check_refused([&] { index.add(on_grid, broken.ids(), 8, 1); }, "a value that is not on the grid");
   auto fewer = rows.rows();
   fewer.owners = fewer.owners.first(3);
   check_refused([&] { index.add(fewer, rows.ids(), 8, 1); }, "fewer hashes");

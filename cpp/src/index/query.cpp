@@ -18,7 +18,8 @@ double Index::distance_of(std::int64_t key, const Query& query) const noexcept {
     return std::sqrt(static_cast<double>(key + query.norm)) * spec_.step;
   }
   const double product = -static_cast<double>(key) * spec_.step * query.unit;
-  return spec_.metric == Metric::cosine ? 1.0 - product : -product;
+  // Lengths on the grid differ a little from 1, so that the product may exceed 1.
+  return spec_.metric == Metric::cosine ? std::max(0.0, 1.0 - product) : -product;
 }
 
 Index::RankedCells Index::rank_cells(const Query& query, std::size_t n_probe) const {

@@ -1,6 +1,6 @@
 """Forests that forget exactly (DaRE), and the choice of their efficiency parameter."""
 
-from letheon.forest._core_base import CoreModelBase
+from letheon.forest._core_base import CoreModelBase, StoredModelBase
 from letheon.forest._estimators import DaREForestClassifier, DaREForestRegressor
 from letheon.forest._inputs import (
     REBUILD,
@@ -14,6 +14,7 @@ from letheon.forest._model import (
     StoredRows,
     are_classes,
     core_arguments,
+    id_arguments,
     ids_of,
     read_balance,
     read_categories,
@@ -37,11 +38,13 @@ __all__ = [
     "ForgetCost",
     "LabelTable",
     "RandomDepthSearch",
+    "StoredModelBase",
     "StoredRows",
     "WeightSettings",
     "are_classes",
     "as_weights",
     "core_arguments",
+    "id_arguments",
     "ids_of",
     "read_balance",
     "read_categories",
