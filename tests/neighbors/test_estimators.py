@@ -106,9 +106,9 @@ def test_the_parameters_can_be_searched() -> None:
 
 def test_bad_parameters_and_rows_are_refused() -> None:
     X, y = load_iris(return_X_y=True)
-    for wrong in ({"n_neighbors": 0}, {"weights": len}, {"metric": "inner_product"}):
+    for wrong in ({"n_neighbors": 0}, {"weights": "equal"}, {"metric": "inner_product"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            KNeighborsClassifier(**wrong).fit(X, y)  # type: ignore[arg-type]
+            KNeighborsClassifier(**wrong).fit(X, y)
     model = KNeighborsClassifier(n_neighbors=3).fit(X[48:52], y[48:52])
     model.forget([0, 1])
     with pytest.raises(ValueError, match="n_neighbors <= n_samples_fit"):

@@ -1,6 +1,7 @@
 """The vector index: contract, sequences against fresh builds, queries, files and bytes."""
 
 import copy
+import gc
 import pickle
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 from sklearn.utils import estimator_checks
 
 import letheon
@@ -194,23 +196,36 @@ def test_copies_pickles_and_files_are_the_same_index(tmp_path: Path) -> None:
 
 
 def test_a_mapped_file_has_the_bytes_of_the_remaining_rows_only(tmp_path: Path) -> None:
-    rows, path = X.copy(), tmp_path / "cells"
+    rows, folder = X.copy(), tmp_path / "cells"
+    folder.mkdir()
     rows[7] = np.tile([0.5, 0.75, 0.25, 1.0], 3)
-    index = make(metric="inner_product", step=1 / 64, file=path).fit(rows, ids=range(N))
+    parameters: dict[str, Any] = {"metric": "inner_product", "step": 1 / 64}
+    index = make(**parameters, checkpoint_dir=folder).fit(rows, ids=range(N))
+    (path,) = folder.iterdir()
     pattern = (np.array([32, 48, 16, 64]) + 128).astype(np.uint8).tobytes()
     assert path.read_bytes().count(pattern) == 3
     assert path.stat().st_mode & 0o77 == 0
-    twin = make(metric="inner_product", step=1 / 64).fit(rows, ids=range(N))
-    assert twin.digest() == index.digest()
+    assert make(**parameters).fit(rows, ids=range(N)).digest() == index.digest()
     index.forget([7])
     assert path.read_bytes().count(pattern) == 0
     index.add(rows[7:8], ids=[7])
     assert path.read_bytes().count(pattern) == 3
-    from safetensors.numpy import load_file
-
     assert load_file(path)["cells"].dtype == np.uint8
+    index.fit(rows, ids=range(N))
+    assert len(list(folder.iterdir())) == 1
     del index
-    assert not path.exists()
+    gc.collect()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_changed_step_renews_the_mapped_file(tmp_path: Path) -> None:
+    rows = X.copy()
+    rows[0] *= 1e6
+    index = make(metric="euclidean", checkpoint_dir=tmp_path).fit(rows, ids=range(N))
+    index.forget([0])
+    gc.collect()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert index.digest() == make(metric="euclidean").fit(X[1:], ids=range(1, N)).digest()
 
 
 def test_queries_run_while_rows_leave() -> None:
@@ -253,7 +268,12 @@ def test_bad_input_changes_nothing() -> None:
         with pytest.raises(error):
             call()
     assert index.digest() == digest
-    for wrong in ({"metric": "l3"}, {"dtype": "int4"}, {"step": 0.0}, {"file": "/no/folder/x"}):
+    for wrong in (
+        {"metric": "l3"},
+        {"dtype": "int4"},
+        {"step": 0.0},
+        {"checkpoint_dir": "/no/folder"},
+    ):
         with pytest.raises(InvalidParameterError):
             make(**wrong).fit(X)
 

@@ -329,10 +329,12 @@ Index::Pivots Index::copy_pivots(std::vector<Slot> slots) const {
   pivots.chunks.grow((n + kLanes - 1) / kLanes * spec_.n_words() * kStride);
   Query row;
   for (std::size_t p = 0; p < n; ++p) {
-    const std::uint8_t* place = row_at(pivots.slots[p]);
-    copy_row(place, place_in(pivots.chunks, p));
-    read_row(place, row);
-    pivots.norms.push_back(row.norm);
+    const Slot slot = pivots.slots[p];
+    copy_row(row_at(slot), place_in(pivots.chunks, p));
+    if (cell_[slot] == kNone) {
+      read_row(row_at(slot), row);
+    }
+    pivots.norms.push_back(cell_[slot] == kNone ? row.norm : norm_at_[place_[slot]]);
   }
   return pivots;
 }
@@ -347,12 +349,39 @@ Index::Nearest Index::search(const Query& row, const Pivots& pivots) const {
       const std::int64_t product = products[p - first] - row.correction;
       const Nearest other{static_cast<std::uint32_t>(p),
                           pivots.norms[p] - 2 * product + row.norm};
-      if (best.pivot == kNone || is_nearer(other, best, pivots)) {
+      if (best.pivot == kNone ||
+          (other.distance <= best.distance && is_nearer(other, best, pivots))) {
         best = other;
       }
     }
   }
   return best;
+}
+
+void Index::find_moves(std::uint32_t cell, std::size_t first, std::size_t n,
+                       const std::vector<Query>& fresh, std::span<const std::uint32_t> numbers,
+                       const Pivots& pivots, std::vector<Move>& moves) const {
+  Nearest best[kLanes];
+  std::int64_t products[kLanes];
+  for (std::size_t i = 0; i < n; ++i) {
+    best[i] = {cell, distance_[slot_at_[first + i]]};
+  }
+  for (std::size_t j = 0; j < fresh.size(); ++j) {
+    multiply_(place_in(chunks_, first), fresh[j].words.data(), spec_.n_words(), products);
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::int64_t product = products[i] - fresh[j].correction;
+      const Nearest other{numbers[j], norm_at_[first + i] - 2 * product + fresh[j].norm};
+      if (other.distance <= best[i].distance && is_nearer(other, best[i], pivots)) {
+        best[i] = other;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    const Slot slot = slot_at_[first + i];
+    if (best[i].pivot != cell && doomed_[slot] == 0) {
+      moves.push_back({slot, best[i], norm_at_[first + i]});
+    }
+  }
 }
 
 Index::Plan Index::plan_change(std::vector<Slot> wanted, std::size_t first,
@@ -379,41 +408,50 @@ Index::Plan Index::plan_change(std::vector<Slot> wanted, std::size_t first,
       numbers.push_back(static_cast<std::uint32_t>(p));
     }
   }
-  Pivots fresh;
   if (plan.has_pivots) {
     plan.pivots = copy_pivots(std::move(slots));
-    fresh = copy_pivots(std::move(added));
   }
   plan.report.n_pivots = numbers.size();
   const Pivots& pivots = plan.has_pivots ? plan.pivots : pivots_;
+  std::vector<Query> fresh(numbers.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    read_row(place_in(pivots.chunks, numbers[i]), fresh[i]);
+  }
 
-  // A row whose pivot stays can only move to a new pivot; any other row may move to each of them.
-  const auto find_move = [&](Slot slot, Query& row, std::vector<Move>& moves) {
-    const std::uint32_t cell = cell_[slot];
+  const auto search_all = [&](Slot slot, Query& row, std::vector<Move>& moves) {
     read_row(row_at(slot), row);
-    if (cell == kNone || cell >= n_pivots || plan.is_new[cell] != 0) {
-      moves.push_back({slot, search(row, pivots), row.norm});
+    moves.push_back({slot, search(row, pivots), row.norm});
+  };
+  // A row whose pivot stays can only move to a new pivot; any other row may move to each of them.
+  const auto visit_cell = [&](std::uint32_t cell, std::vector<Move>& moves) {
+    const bool stays = cell < n_pivots && plan.is_new[cell] == 0;
+    Query row;
+    for_chunks(cells_[cell], [&](std::size_t first, std::size_t n) {
+      if (stays) {
+        find_moves(cell, first, n, fresh, numbers, pivots, moves);
+        return;
+      }
+      for (std::size_t place = first; place < first + n; ++place) {
+        if (doomed_[slot_at_[place]] == 0) {
+          search_all(slot_at_[place], row, moves);
+        }
+      }
+    });
+  };
+  const std::size_t n_cells = plan.has_pivots ? cells_.size() : 0;
+  const std::size_t n_blocks = (alive_.size() - first + kBlock - 1) / kBlock;
+  std::vector<std::vector<Move>> parts(n_cells + n_blocks);
+  run_tasks(parts.size(), n_threads, [&](std::size_t, std::size_t task) {
+    if (task < n_cells) {
+      visit_cell(static_cast<std::uint32_t>(task), parts[task]);
       return;
     }
-    Nearest to = search(row, fresh);
-    if (to.pivot != kNone) {
-      to.pivot = numbers[to.pivot];
-      if (is_nearer(to, {cell, distance_[slot]}, pivots)) {
-        moves.push_back({slot, to, row.norm});
-      }
+    const std::size_t begin = first + (task - n_cells) * kBlock;
+    Query row;
+    for (std::size_t slot = begin; slot < std::min(begin + kBlock, alive_.size()); ++slot) {
+      search_all(static_cast<Slot>(slot), row, parts[task]);
     }
-  };
-  const std::size_t begin = plan.has_pivots ? 0 : first;
-  std::vector<std::vector<Move>> parts((alive_.size() - begin + kBlock - 1) / kBlock);
-  for_blocks(begin, alive_.size(), n_threads,
-             [&](std::size_t block, std::size_t from, std::size_t to) {
-               Query row;
-               for (std::size_t slot = from; slot < to; ++slot) {
-                 if (alive_[slot] != 0 && doomed_[slot] == 0) {
-                   find_move(static_cast<Slot>(slot), row, parts[block]);
-                 }
-               }
-             });
+  });
   for (const std::vector<Move>& part : parts) {
     plan.moves.insert(plan.moves.end(), part.begin(), part.end());
   }

@@ -50,10 +50,7 @@ void Index::scan_cell(const Cell& cell, const Query& query, std::span<const std:
     return a.key != b.key ? a.key < b.key : is_before(a.slot, b.slot);
   };
   std::int64_t products[kLanes];
-  std::size_t left = cell.size;
-  for (std::uint32_t chunk = cell.head; left > 0; chunk = next_chunk_[chunk]) {
-    const std::size_t n = (left - 1) % kLanes + 1;
-    const std::size_t first = chunk * kLanes;
+  for_chunks(cell, [&](std::size_t first, std::size_t n) {
     multiply_(place_in(chunks_, first), query.words.data(), spec_.n_words(), products);
     for (std::size_t i = 0; i < n; ++i) {
       const Hit hit{key_of(products[i] - query.correction, norm_at_[first + i]),
@@ -62,7 +59,7 @@ void Index::scan_cell(const Cell& cell, const Query& query, std::span<const std:
         continue;
       }
       if (best.size() == k) {
-        if (!is_better(hit, best.front())) {
+        if (hit.key > best.front().key || !is_better(hit, best.front())) {
           continue;
         }
         std::ranges::pop_heap(best, is_better);
@@ -71,8 +68,7 @@ void Index::scan_cell(const Cell& cell, const Query& query, std::span<const std:
       best.push_back(hit);
       std::ranges::push_heap(best, is_better);
     }
-    left -= n;
-  }
+  });
 }
 
 std::size_t Index::find_nearest(const Query& query, const QueryPlan& plan,

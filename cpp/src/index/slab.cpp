@@ -76,6 +76,11 @@ Slab::Slab(const std::string& path) {
 
 Slab::~Slab() {
   const std::size_t head = file_ < 0 ? 0 : kHeader;
+  if (data_ != nullptr && file_ >= 0) {
+    // The blocks of a file that is removed keep their contents on the disk.
+    std::fill_n(data_, size_, std::uint8_t{0});
+    ::msync(data_ - head, size_ + head, MS_SYNC);
+  }
   if (data_ != nullptr) {
     ::munmap(data_ - head, size_ + head);
   }

@@ -1,5 +1,6 @@
 """A vector index that forgets exactly."""
 
+import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,13 +34,14 @@ Floats = NDArray[np.float64]
 _COUNT = Whole(1, 10**6)
 
 
-class _FilePath(ParameterRule):
-    """The rule that a value is the path of a file in a folder that exists."""
+class _Folder(ParameterRule):
+    """The rule that a value is the path of an existing folder."""
 
-    text = "None, or the path of a file in an existing folder"
+    text = "an existing folder"
 
     def accepts(self, value: Any) -> bool:
-        return value is None or (isinstance(value, str | Path) and Path(value).parent.is_dir())
+        """Return whether a value is the path of an existing folder."""
+        return isinstance(value, str | Path) and Path(value).is_dir()
 
 
 def make_facts(*tasks: Any) -> MethodFacts:
@@ -72,16 +74,14 @@ class IndexBase(StoredModelBase):
         "dtype": OneOf(DTYPES),
         "step": OrNone(POSITIVE),
         "n_jobs": JOBS,
-        "file": _FilePath(),
+        "checkpoint_dir": OrNone(_Folder()),
     }
     # `index_` stores their values, so equivalent settings give the same digest.
     _not_digested: ClassVar[frozenset[str]] = StoredModelBase._not_digested | {
         "metric",
         "dtype",
         "step",
-        "file",
     }
-    _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"file"})
 
     metric: str
     dtype: str
@@ -101,8 +101,9 @@ class IndexBase(StoredModelBase):
             seed=seed_from(self.random_state),
         )
         batch = IndexBatch(rows, row_ids(ids, len(rows)), target)
-        file = getattr(self, "file", None)
-        path = "" if file is None else str(file)
+        folder = getattr(self, "checkpoint_dir", None)
+        # No two models may use one file.
+        path = "" if folder is None else str(Path(folder) / f"{secrets.token_hex(8)}.cells")
         index = IndexModel.fit(settings, batch, labels, path, threads_for(self.n_jobs))
         # One call, so that a concurrent query never sees a partial update.
         vars(self).pop("tuning_", None)
@@ -176,9 +177,10 @@ class VectorIndex(IndexBase):
         Distance of two values of the grid; values beyond its range are clipped. None computes a
         power of two: with "cosine" from the number of columns, otherwise from all rows, rounded
         with a key. Then the rows are also held as float32, because the step can change.
-    file : str, Path or None, default=None
-        File for the cells, mapped into memory. It exists as long as the model is in memory, and
-        replaces a file of that name. None holds the cells in memory. It never affects a result.
+    checkpoint_dir : str, Path or None, default=None
+        Folder for a file of the cells, which is mapped into memory. It exists as long as the model
+        is in memory; forgotten bytes are overwritten on disk before `forget` returns. None holds
+        the cells in memory. It never affects a result.
     n_jobs : int or None, default=None
         Number of threads, as in joblib. It never affects a result.
     random_state : int, RandomState, Generator or None, default=None
@@ -227,14 +229,14 @@ class VectorIndex(IndexBase):
         metric: str = "cosine",
         dtype: str = "int8",
         step: float | None = None,
-        file: Any = None,
+        checkpoint_dir: Any = None,
         n_jobs: int | None = None,
         random_state: Any = None,
     ) -> None:
         self.metric = metric
         self.dtype = dtype
         self.step = step
-        self.file = file
+        self.checkpoint_dir = checkpoint_dir
         self.n_jobs = n_jobs
         self.random_state = random_state
 

@@ -183,6 +183,20 @@ class Index {
   [[nodiscard]] Nearest search(const Query& row, const Pivots& pivots) const;
   [[nodiscard]] Plan plan_change(std::vector<Slot> wanted, std::size_t first,
                                  std::size_t n_threads) const;
+  // Adds the rows of a chunk of `cell` that are nearer to one of the `fresh` pivots to `moves`.
+  void find_moves(std::uint32_t cell, std::size_t first, std::size_t n,
+                  const std::vector<Query>& fresh, std::span<const std::uint32_t> numbers,
+                  const Pivots& pivots, std::vector<Move>& moves) const;
+  // Calls visit(first place, number of rows) for each chunk of a cell.
+  template <typename Visit>
+  void for_chunks(const Cell& cell, Visit visit) const {
+    std::size_t left = cell.size;
+    for (std::uint32_t chunk = cell.head; left > 0; chunk = next_chunk_[chunk]) {
+      const std::size_t n = (left - 1) % kLanes + 1;
+      visit(chunk * kLanes, n);
+      left -= n;
+    }
+  }
   void make_room(const Plan& plan);
   void commit(Plan& plan) noexcept;
   void put_in_cell(const Move& move) noexcept;
