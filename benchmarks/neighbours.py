@@ -154,9 +154,7 @@ def build_faiss(problem: Problem, n_cells: int) -> tuple[Any, float] | None:
     return peer, time.perf_counter() - start
 
 
-def compare_section(
-    report: BenchmarkReport, scale: NeighbourScale, problem: Problem, recall: float
-) -> VectorIndex:
+def compare_section(report: BenchmarkReport, problem: Problem, recall: float) -> VectorIndex:
     """Compare the index with faiss: rows scanned and speed at equal recall, and time to build."""
     make = VectorIndex(metric="euclidean", step=problem.step, n_jobs=1, random_state=0)
     index, seconds = time_call(lambda: make.fit(problem.X))
@@ -248,7 +246,7 @@ def mnist_section(report: BenchmarkReport, scale: NeighbourScale) -> None:
     X = np.rint(data.X[: scale.pictures] * 255).astype(np.float32)
     queries = np.rint(data.X_test[: scale.queries] * 255).astype(np.float32)
     problem = Problem("mnist", X, queries, find_truth(X, queries), 2.0)
-    index = compare_section(report, scale, problem, RECALL)
+    index = compare_section(report, problem, RECALL)
     forget_section(report, scale, index, problem)
     ghost_section(report, problem)
 
@@ -305,7 +303,7 @@ def cluster_section(report: BenchmarkReport, scale: NeighbourScale) -> None:
         X, queries = rows[: scale.rows], rows[scale.rows :]
         name = f"clusters, sd {width}"
         problem = Problem(name, X, queries, find_truth(X, queries), 1 / 16)
-        index = compare_section(report, scale, problem, 0.9)
+        index = compare_section(report, problem, 0.9)
         if width == 0.5:
             forget_section(report, scale, index, problem)
 

@@ -140,6 +140,7 @@ _MODULES = frozenset(
         "predictor",
         "preprocessing",
         "receipt",
+        "recommend",
         "seeds",
         "select",
         "service",

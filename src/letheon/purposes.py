@@ -132,6 +132,8 @@ class Purpose(StrEnum):
     """The fold of a person in a search for hyper-parameters."""
     SEARCH_FIT = "search-fit"
     """The seed of a model that a search fits."""
+    HISTORY = "history"
+    """The items of a long history that a recommender counts."""
     INDEX_ROW = "index-row"
     """The hash of the id of a row of a vector index."""
     INDEX_CELLS = "index-cells"

@@ -1,5 +1,6 @@
 """`letheon model` and `letheon request`: register models, record and process requests."""
 
+import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +32,7 @@ def add_model(
     target: str | None = None,
     ids: str | None = None,
     method: Literal["dare", "boosting", "influence", "ridge"] | None = None,
+    settings: Annotated[list[str] | None, typer.Option("--set")] = None,
     tenant: _command.Tenant = "default",
     dataset: str | None = None,
     trusted: Annotated[list[str] | None, typer.Option("--trust")] = None,
@@ -64,6 +66,8 @@ def add_model(
     method : {"dare", "boosting", "influence", "ridge"}, by default dare
         Method of a new model: a forest (exact), gradient boosting (exact), a linear model
         (certified) or ridge (exact).
+    settings : NAME=VALUE
+        Parameter of a new model, such as loss=poisson or max_depth=none; repeatable.
     dataset : NAME, by default NAME
         Name of the data set.
     trusted : CLASS
@@ -78,8 +82,9 @@ def add_model(
     from letheon.ledger import ModelFiles
     from letheon.table_pipeline import list_treatments
 
-    if file is not None and method is not None:
-        raise UsageError("--method is for a new model; leave out FILE or --method")
+    if file is not None and (method is not None or settings):
+        option = "--set" if method is None else "--method"
+        raise UsageError(f"{option} is for a new model; leave out FILE or {option}")
     files = ModelFiles(
         model=None if file is None else _command.require_file(file).read_bytes(),
         rows=_read_table(rows),
@@ -89,6 +94,7 @@ def add_model(
         trusted=tuple(trusted or ()),
         max_memory=max_memory,
         method=method or "dare",
+        settings=_parse_settings(settings or []),
     )
     options = {"name": name, "tenant": tenant, "dataset": dataset, "releases": releases}
     with _command.wrap_usage_errors(), _command.print_warnings():
@@ -121,6 +127,19 @@ def _register_model(ledger: "Ledger", files: "ModelFiles", **options: Any) -> "M
         ) from error
 
 
+def _parse_settings(texts: list[str]) -> tuple[tuple[str, str], ...]:
+    """Return names and values of ``NAME=VALUE``; raise `UsageError` for other texts."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, sign, setting = text.partition("=")
+        if not (name and sign and setting):
+            raise UsageError(f"--set {text}: expected NAME=VALUE, such as loss=poisson")
+        if name in settings:
+            raise UsageError(f"--set {name}=... was given twice; give each setting once")
+        settings[name] = setting
+    return tuple(settings.items())
+
+
 def _read_table(path: Path) -> tuple[str, bytes]:
     return path.name, _command.require_file(path).read_bytes()
 
@@ -146,6 +165,29 @@ def list_models(ledger: "Ledger", tenant: OfTenant = None) -> CommandOutput:
     columns = ("model", "tenant", "method", "rows", "version", "certificate")
     listing = Listing(columns, rows, empty="no model is registered yet", folds="model")
     return CommandOutput([entry.to_dict() for entry in entries], listing)
+
+
+@ledger_command(models, "predictor")
+def write_predictor(
+    ledger: "Ledger", name: str, *, out: Path, tenant: _command.Tenant = "default"
+) -> CommandOutput:
+    """Write the predictor of a model: no rows, ids and keys; the certificate states its SHA-256.
+
+    Check it with `letheon cert verify --predictor FILE`. After the next removal, write a new one
+    and delete this one.
+
+    Example: letheon model predictor churn --out churn.predictor
+
+    Parameters
+    ----------
+    name : NAME
+        Name of the model.
+    out : FILE
+        File to write; an existing file is replaced.
+    """
+    ledger.models.save_predictor(name, out, tenant=tenant)
+    digest = hashlib.sha256(out.read_bytes()).hexdigest()
+    return CommandOutput({"file": out, "sha256": digest}, f"written to {out}\nsha256 {digest}")
 
 
 @ledger_command(models, "show")

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
@@ -24,47 +23,20 @@ from letheon.data import (
     TextIds,
     ValueCounts,
 )
+from letheon.forest._balance import (
+    encode_target,
+    read_balance,
+    read_categories,
+    verify_state,
+    weigh_classes,
+)
 from letheon.forest._columns import ColumnChange, Keys
 from letheon.forest._inputs import ForestBatch, ForestSettings, LabelTable
+from letheon.forest._threads import threads_for
 from letheon.forest._weights import ClassBalance
 from letheon.parallel import run_tasks
 from letheon.seeds import Purpose
-
-
-def threads_for(n_jobs: int | None) -> int:
-    """Return the number of threads on this machine for `n_jobs`, as in joblib.
-
-    Examples
-    --------
-    >>> from letheon.forest import threads_for
-    >>> threads_for(3)
-    3
-    """
-    if isinstance(n_jobs, int) and n_jobs > 0:
-        return n_jobs
-    if n_jobs is None:
-        workers = joblib.effective_n_jobs(None)
-        # A requested cluster may have more workers than this machine has cores.
-        return workers if workers == 1 else min(workers, _count_cores())
-    backend, _ = get_active_backend()
-    kind, level = type(backend).__qualname__, getattr(backend, "nesting_level", 0)
-    return min(_count_workers(n_jobs, kind, level), _count_cores())
-
-
-def threads_for_few(n_jobs: int | None) -> int:
-    """Return the number of threads for small tasks: 1 unless `n_jobs` is set."""
-    return 1 if n_jobs is None else threads_for(n_jobs)
-
-
-# Cached: joblib reads the container limits every time, which takes longer than a small request.
-@cache
-def _count_cores() -> int:
-    return joblib.cpu_count()
-
-
-@cache
-def _count_workers(n_jobs: int, _backend: str, _nesting_level: int) -> int:
-    return joblib.effective_n_jobs(n_jobs)
+from letheon.terminal import polled_bar, progress_bar
 
 
 @dataclass(frozen=True)
@@ -119,7 +91,15 @@ class ForestPrediction(NamedTuple):
 
 
 class StoredRows:
-    """Rows of a model in the C++ core: ids, labels, and copies of the model."""
+    """Rows of a model in the C++ core: ids, labels, and copies of the model.
+
+    Examples
+    --------
+    >>> from letheon.forest import DaREForestClassifier
+    >>> model = DaREForestClassifier(n_estimators=1, random_state=0).fit([[0.0], [1.0]], [0, 1])
+    >>> model.ids_.tolist()
+    [0, 1]
+    """
 
     settings: Any
     core: Any
@@ -374,7 +354,7 @@ class ForestModel(StoredRows):
         settings, classes, trees = state["settings"], state["classes"], state["trees"]
         batch = ForestBatch(state["X"], state["target"], state["weights"], state["ids"])
         keys = state.get("column_keys")
-        _verify_state(settings, classes, batch, trees)
+        verify_state(settings, classes, batch, trees)
         if keys is not None and not (
             isinstance(keys, np.ndarray) and keys.ndim == 1 and keys.dtype == np.uint32
         ):
@@ -395,7 +375,7 @@ class ForestModel(StoredRows):
         """Return how many bytes and steps `_from_state` takes in the core, from counts alone."""
         settings, classes, trees = state["settings"], state["classes"], state["trees"]
         X, ids = state["X"], state["ids"]
-        _verify_state(
+        verify_state(
             settings, classes, ForestBatch(X, state["target"], state["weights"], ids), trees
         )
         return _core.restore_cost(
@@ -407,62 +387,6 @@ class ForestModel(StoredRows):
             regression=settings.is_regression,
             text_bytes=ids.blob.nbytes if isinstance(ids, TextIds) else 0,
         )
-
-
-def read_categories(state: dict[str, Any]) -> CategoryTable:
-    """Return the categories of the rows of a state; raise `ValueError` if they do not match."""
-    settings = state["settings"]
-    categories = CategoryTable(CategoryColumns(settings.seed))
-    if "categories" in state:
-        categories = CategoryTable.from_state(state["categories"], settings.seed, state["X"])
-    if categories.columns.columns != settings.categorical:
-        raise ValueError("categories are not those of the columns that the settings state")
-    return categories
-
-
-def encode_target(
-    settings: ForestSettings, target: NDArray[Any]
-) -> tuple[LabelTable | None, NDArray[Any]]:
-    """Return the label table and the codes of the target; None and the target for regression."""
-    return (None, target) if settings.is_regression else LabelTable.from_labels(target)
-
-
-def count_classes(
-    settings: Any, table: LabelTable | None, codes: NDArray[Any]
-) -> ClassBalance | None:
-    """Return the weights of the classes of these rows; None without `class_weight`."""
-    if settings.class_weight is None or table is None:
-        return None
-    counts = np.bincount(codes, minlength=len(table))
-    return ClassBalance.from_counts(settings.class_weight, settings.seed, table.labels, counts)
-
-
-def weigh_classes(
-    settings: Any, batch: ForestBatch, table: LabelTable | None, codes: NDArray[Any]
-) -> tuple[ForestBatch, ClassBalance | None]:
-    """Return the rows with the weights of their classes, and these weights."""
-    balance = count_classes(settings, table, codes)
-    if balance is None:
-        return batch, None
-    return replace(batch, weights=balance.weigh(batch.weights, codes)), balance
-
-
-def read_balance(
-    settings: Any, table: LabelTable | None, batch: ForestBatch
-) -> ClassBalance | None:
-    """Return the weights of the classes of a state; raise `ValueError` if they do not match."""
-    codes = batch.target
-    if settings.class_weight is not None and table is not None:
-        is_code = isinstance(codes, np.ndarray) and codes.dtype == np.uint32 and codes.ndim == 1
-        # Before anything is counted: a forged code would need a long array.
-        if not is_code or (codes >= len(table)).any():
-            raise ValueError("target contains a code that is not the code of a class")
-    balance = count_classes(settings, table, codes)
-    if balance is not None and (
-        batch.weights is None or (batch.weights % balance.factors[codes]).any()
-    ):
-        raise ValueError("a weight is not a multiple of the weight of its class")
-    return balance
 
 
 def _dense_blocks(X: Any) -> Iterator[NDArray[Any]]:
@@ -488,6 +412,27 @@ def core_arguments(
     """Return the keyword arguments that pass these rows to the core.
 
     With `owner_seed`, they contain a hash of the id of each row.
+
+    Parameters
+    ----------
+    owner_seed : int or None
+        Seed of the hashes of ids; None without them.
+    batch : ForestBatch
+        The rows.
+    target : ndarray
+        Codes of the labels, or targets.
+    table : LabelTable or None
+        The labels; None for regression.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.data import EncodedRows
+    >>> from letheon.forest import ForestBatch, core_arguments
+    >>> batch = ForestBatch.from_input(EncodedRows(np.eye(2)), np.array([0, 1]), None, ["a", "b"])
+    >>> arguments = core_arguments(None, batch, batch.target, None)
+    >>> arguments["n_classes"]
+    0
     """
     ids, owners = batch.ids, _NO_OWNERS
     if owner_seed is not None:
@@ -512,52 +457,25 @@ def id_arguments(ids: Ids) -> dict[str, Any]:
 
 
 def ids_of(arrays: dict[str, Any]) -> Ids:
-    """Return the ids in the arrays of the core."""
-    if arrays["ids_values"] is not None:
-        return IntIds(arrays["ids_values"])
-    return TextIds(arrays["ids_blob"], arrays["ids_offsets"])
+    """Return the ids in the arrays of the core.
 
-
-def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -> None:
-    """Raise `ValueError` if parts of a state do not match; the core checks rows and trees."""
-    if not isinstance(settings, ForestSettings) or not isinstance(batch.ids, IntIds | TextIds):
-        raise ValueError("settings is not a ForestSettings, or ids is not IntIds or TextIds")
-    X = batch.X
-    if not isinstance(X, np.ndarray) or X.ndim != 2 or X.shape[1] != settings.n_columns:
-        raise ValueError(
-            f"X is not a matrix with {settings.n_columns} columns, as the settings state"
-        )
-    if not isinstance(trees, np.ndarray) or settings.n_trees > trees.size:
-        raise ValueError("the state contains fewer trees than its settings require")
-    if not 0 < settings.subsample <= 1:
-        raise ValueError(f"subsample={settings.subsample}; expected a share above 0 and at most 1")
-    if settings.is_regression != (classes is None):
-        raise ValueError(
-            "classes must be None for a regression criterion, and an array for a classification "
-            "criterion"
-        )
-    if classes is not None and not are_classes(classes):
-        raise ValueError("classes must be an array of distinct labels of one type, in sorted order")
-    if isinstance(batch.ids, TextIds):
-        blob, offsets = batch.ids.blob, batch.ids.offsets
-        blob.tobytes().decode()  # raises unless it is valid UTF-8
-        if (blob[offsets[offsets < len(blob)]] & 0xC0 == 0x80).any():
-            raise ValueError("ids is damaged: an id starts in the middle of a UTF-8 character")
-
-
-def are_classes(classes: Any) -> bool:
-    """Return whether this is an array of distinct labels of one type, in sorted order.
+    Parameters
+    ----------
+    arrays : dict
+        What the core returns.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from letheon.forest import are_classes
-    >>> are_classes(np.array(["no", "yes"])), are_classes(np.array([1, 0]))
-    (True, False)
+    >>> from letheon.data import as_ids
+    >>> from letheon.forest import DaREForestClassifier
+    >>> model = DaREForestClassifier(n_estimators=1, random_state=0)
+    >>> model.fit([[0.0], [1.0]], [0, 1], ids=["anna", "ben"]).ids_.tolist()
+    ['anna', 'ben']
     """
-    plain = isinstance(classes, np.ndarray) and classes.ndim == 1 and classes.dtype.kind in "biUf"
-    # The last comparison detects a single NaN.
-    return plain and bool((classes[1:] > classes[:-1]).all() and (classes == classes.copy()).all())
+    if arrays["ids_values"] is not None:
+        return IntIds(arrays["ids_values"])
+    return TextIds(arrays["ids_blob"], arrays["ids_offsets"])
 
 
 def grow_forest(
@@ -566,6 +484,8 @@ def grow_forest(
     columns: CategoryColumns,
     n_jobs: int | None,
     keys: Keys | None = None,
+    *,
+    is_shown: bool = False,
 ) -> ForestModel:
     """Return the forest of these rows, with keys of columns or (None) their numbers.
 
@@ -580,14 +500,18 @@ def grow_forest(
     workers = 1 if has_threads else min(joblib.effective_n_jobs(n_jobs), settings.n_trees)
     n_threads = threads_for(n_jobs)
     if workers == 1:
-        core.fit(**core_arguments(settings.owner_seed, batch, target, table), n_threads=n_threads)
+        arguments = core_arguments(settings.owner_seed, batch, target, table)
+        with polled_bar("trees", settings.n_trees, lambda: core.n_done, is_shown=is_shown):
+            core.fit(**arguments, n_threads=n_threads)
     else:
         if not sp.issparse(batch.X):
             with np.errstate(over="ignore"):  # the core rejects infinity
                 batch = replace(batch, X=np.ascontiguousarray(batch.X, np.float32))
         bounds = np.linspace(0, settings.n_trees, workers + 1).astype(int).tolist()
         shared = (settings, batch, keys)
-        blocks = run_tasks(grow_block, list(pairwise(bounds)), n_jobs=n_jobs, shared=shared)
+        parts = list(pairwise(bounds))
+        with progress_bar("blocks of trees", len(parts), is_shown=is_shown) as note:
+            blocks = run_tasks(grow_block, parts, n_jobs=n_jobs, shared=shared, note=note)
         arguments = core_arguments(settings.owner_seed, batch, target, table)
         core.restore(**arguments, trees=blocks, n_threads=n_threads)
     categories = CategoryTable(columns)

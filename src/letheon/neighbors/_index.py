@@ -152,6 +152,13 @@ class NearestRows(NamedTuple):
         there are fewer than k rows.
     n_scanned : int
         Number of rows, pivots counted, whose distances were computed for all queries together.
+
+    Examples
+    --------
+    >>> from letheon.neighbors import VectorIndex
+    >>> index = VectorIndex(random_state=0).fit([[1.0, 0.0], [0.0, 1.0]], ids=["east", "north"])
+    >>> index.query([[2.0, 0.1]], k=1).ids.tolist()
+    [['east']]
     """
 
     distances: Floats

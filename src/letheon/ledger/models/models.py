@@ -1,5 +1,6 @@
 """`Ledger.models`: registered models, their versions and their measurements."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from sqlalchemy import Connection, Row, Select, func, select
 from letheon.data import IdIndex, Ids, as_ids
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger.certificates.claims import guarantee_section, make_claim, make_published_account
+from letheon.ledger.certificates.predictors import read_predictor_file
 from letheon.ledger.certificates.statement import choose_releases
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
@@ -50,6 +52,7 @@ from letheon.ledger.requests.people import compute_person_tags
 from letheon.ledger.schemas import Model, Storage, Version, Watch, to_datetime
 from letheon.ledger.tables import batches, blocked, certificates, heads, models, versions
 from letheon.ledger.worker.compute import choose_compute
+from letheon.state import write_atomically
 from letheon.table_pipeline import ColumnTreatment
 from letheon.verifier import parse_strict
 
@@ -87,6 +90,15 @@ class Models:
     ----------
     core : Core
         The ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon import Ledger, NearestCentroid
+    >>> model = NearestCentroid().fit([[0.0], [1.0]], [0, 1])
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     ledger.models.register(model, [[0.0], [1.0]], [0, 1], name="shop").n_rows
+    2
     """
 
     def __init__(self, core: Core) -> None:
@@ -122,22 +134,18 @@ class Models:
             It is copied into the ledger; this object is not changed.
         X, y, ids
             The same rows, labels and ids that were passed to `fit`.
-        name : str
-            Name of the model.
-        tenant : str, default="default"
-            Owner of the model. Requests of other tenants do not affect it.
+        name, tenant : str
+            Name of the model, and its owner. Requests of other tenants do not affect it.
         dataset : str, optional
-            Name of the dataset; default: the name of the model.
+            Name of the dataset; by default that of the model.
         test : (X, y) or (X, y, ids), optional
-            Test rows that certificates measure the effectiveness on. Rows of erased people are
-            removed from them too.
+            Test rows for the effectiveness in certificates; erased people leave them too.
         monitor : Monitor, optional
             Monitor of the model: its decisions and proxies become part of the certificates.
         preprocessing : str, optional
             SHA-256 of the preprocessing; certificates quote it.
         releases : {"labels-only", "latest-only", "every-version"}, optional
-            Which outputs of the model are published; default: the outputs that its guarantee
-            covers.
+            Which outputs of the model are published; by default those its guarantee covers.
         row_params : dict, optional
             Further arguments of `fit` with one value per row, such as ``risk``.
         trusted : iterable of class, function or str, optional
@@ -174,10 +182,8 @@ class Models:
 
         Parameters
         ----------
-        files : ModelFiles
-            File written by `letheon.save`, and tables of rows.
-        name, tenant, dataset, releases
-            See `register`.
+        files, name, tenant, dataset, releases
+            File written by `letheon.save` and tables of rows; the rest as in `register`.
         seconds : float, default=3600
             Time limit for reading and training.
         stop : Event, optional
@@ -268,6 +274,19 @@ class Models:
         """Return a copy of the served model."""
         row = self.row(model, tenant)
         return read_head(self._core, row, lambda head: read_model(self._core, row, head))
+
+    def save_predictor(
+        self, model: str, path: str | os.PathLike[str], *, tenant: str = "default"
+    ) -> None:
+        """Write the predictor of the served version to a file without rows, ids and keys.
+
+        The certificate states the SHA-256 of the file, and `letheon.load` reads it. After the next
+        removal, write a new file and delete the old one. Raise `TypeError` if the model has no
+        predictor.
+        """
+        core, row = self._core, self.row(model, tenant)
+        data = read_head(core, row, partial(read_predictor_file, core, row))
+        write_atomically(Path(path), [data])
 
     def reader(self, model: str, *, tenant: str = "default") -> Reader:
         """Return a reader that follows the served model."""

@@ -5,11 +5,13 @@ estimator leaves in memory is lost when that process ends.
 """
 
 import math
+import secrets
 import threading
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -32,7 +34,8 @@ from letheon.ledger.certificates.facts import (
     method_parameters,
     test_metric,
 )
-from letheon.ledger.core import fault_point
+from letheon.ledger.certificates.predictors import describe_predictor
+from letheon.ledger.core import NONCE_BYTES, fault_point
 from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.models.table_files import memory_limit
 from letheon.parallel import one_thread
@@ -71,6 +74,8 @@ class Computation:
     settle: bool = True
     is_outside: bool = False
     n_rows: int = 0
+    # The first bytes of the new model's blob; the digest of its predictor depends on them.
+    nonce: bytes = field(default_factory=partial(secrets.token_bytes, NONCE_BYTES))
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class ComputationResult:
     seconds: float
     facts: dict[str, Any]
     figures: TestFigures | None = None
+    predictor: dict[str, str] | None = None
 
 
 @dataclass
@@ -97,6 +103,7 @@ class _Work:
     reading: Any = None
     policy: str | None = None
     seconds: float = 0.0
+    predictor: dict[str, str] | None = None
 
 
 def compute(inputs: Computation) -> ComputationResult:
@@ -154,6 +161,7 @@ def _run_computation(inputs: Computation) -> ComputationResult:
             _erase_rows(inputs, work, present.to_array(), dict(extra))
     fault_point("compute.forgotten")
     figures = _test_figures(work.model, work.judged)
+    work.predictor = describe_predictor(work.model, inputs.nonce)
     return ComputationResult(
         model=state.encode(work.model),
         rows=work.rows,
@@ -164,6 +172,7 @@ def _run_computation(inputs: Computation) -> ComputationResult:
         if inputs.is_outside
         else _collect_facts(inputs, before, work, figures, len(erased)),
         figures=figures,
+        predictor=work.predictor,
     )
 
 
@@ -187,6 +196,7 @@ def _collect_facts(
         removed=removed,
         since_retrain=0 if inputs.kind == "retrain" else inputs.since_retrain + removed,
         image=inputs.image,
+        predictor=work.predictor,
     )
 
 
@@ -373,6 +383,7 @@ def _compute_in_process(inputs: Computation, _: Any) -> dict[str, Any]:
         "seconds": result.seconds,
         "facts": result.facts,
         "figures": None if result.figures is None else list(result.figures[:2]),
+        "predictor": result.predictor,
     }
 
 
@@ -400,6 +411,7 @@ def _build_result(inputs: Computation, answer: dict[str, Any], elapsed: float) -
         judged=judged,
         seconds=min(max(_require_finite(answer["seconds"]), 1e-9), elapsed),
         facts=dict(answer["facts"]),
+        predictor=dict(answer["predictor"]),
     )
     if not inputs.is_outside:
         return result
@@ -423,6 +435,9 @@ def _recompute_facts(
     ):
         raise ComputationFailed(FORGED)
     work = _Work(after, result.rows, result.judged, seconds=result.seconds)
+    # The digest is not checked here, because a hostile model could attack this process. The audit
+    # checks it.
+    work.predictor = result.predictor
     figures = None
     judged = result.judged
     if sent is not None and judged is not None and judged.test is not None:
