@@ -4,7 +4,8 @@ Run ``python benchmarks/neighbours.py`` (about 30 minutes on one core) or ``--qu
 look; ``--only mnist,lives`` runs some sections, ``--rows 200000`` changes the size of the synthetic
 tables. The peers are faiss-cpu (IVFFlat with as many lists as the index has cells, one thread),
 hnswlib and scikit-learn; a peer that is not installed is left out, and its targets fail. Recall is
-measured against the nearest rows of the floats. Times are processor times of one thread. Results go to ``benchmarks/results``.
+measured against the nearest rows of the floats. Times are processor times of one thread. Results go
+to ``benchmarks/results``.
 """
 
 import sys

@@ -207,6 +207,12 @@ void Index::drop_holes() {
   for (Slot& slot : slot_at_) {
     slot = slot == kNone ? kNone : new_slot[slot];
   }
+  forget_order();
+}
+
+void Index::forget_order() noexcept {
+  const std::scoped_lock lock(order_mutex_);
+  order_.clear();
 }
 
 void Index::number_rows(const IdBatch& ids, std::span<const std::uint64_t> owners,
@@ -539,8 +545,7 @@ void Index::commit(Plan& plan) noexcept {
       take_from_cell(cell, place);
     }
   }
-  const std::scoped_lock lock(order_mutex_);
-  order_.clear();
+  forget_order();
 }
 
 ChangeReport Index::add(const RowsToAdd& rows, const IdBatch& ids, std::size_t n_pivots,

@@ -175,6 +175,7 @@ class Index {
 
   // Changes.
   void drop_holes();
+  void forget_order() noexcept;
   void append(const RowsToAdd& rows, const IdBatch& ids, std::size_t n_threads);
   void take_back(std::size_t n_slots) noexcept;
   void number_rows(const IdBatch& ids, std::span<const std::uint64_t> owners, std::size_t first);
