@@ -249,7 +249,7 @@ class BoostingBase(BoostingParameters, CoreModelBase):
         return partial(self.boosting_.forget, removal.where, eager, n_threads)
 
     def _plan_learn(self, batch: ForestBatch) -> PendingChange:
-        self._require_same_ids(batch)
+        self._require_same_ids(batch.ids)
         return partial(self.boosting_.learn, batch, self._is_eager(), threads_for(self.n_jobs))
 
     def _commit(self, plan: PendingChange) -> Outcome:
