@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
 
 from typing import TYPE_CHECKING, Any
 
+from letheon.deep._augment import RowGenerator
 from letheon.deep._backbone import Backbone
 from letheon.deep._deltagrad import DeltaGradNetClassifier
 from letheon.deep._fisher import FisherNetClassifier
@@ -21,7 +22,7 @@ from letheon.deep._information import gaussian_kl
 from letheon.deep._loop import Progress
 from letheon.deep._nets import CNN, MLP, ResNet
 from letheon.deep._obliviate import DeepObliviateClassifier
-from letheon.deep._sisa import SISANetClassifier
+from letheon.deep._sisa import SISANetClassifier, SISANetRegressor
 
 if TYPE_CHECKING:
     from letheon.deep._exact_head import ExactHeadClassifier
@@ -37,7 +38,9 @@ __all__ = [
     "FisherNetClassifier",
     "Progress",
     "ResNet",
+    "RowGenerator",
     "SISANetClassifier",
+    "SISANetRegressor",
     "gaussian_kl",
 ]
 

@@ -95,7 +95,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.deep._nets": ("letheon.deep._nets", "CNN MLP ResNet"),
     "letheon.deep._obliviate": ("letheon.deep._obliviate", "DeepObliviateClassifier"),
     "letheon.deep._path": ("letheon.deep._replay", "Path"),
-    "letheon.deep._sisa": ("letheon.deep._sisa", "SISANetClassifier"),
+    "letheon.deep._sisa": ("letheon.deep._sisa", "SISANetClassifier SISANetRegressor"),
     "letheon.deep._trained": ("letheon.deep._module", "Nets"),
     "letheon.sums._columns": ("letheon.sums._columns", "ColumnSums"),
     "letheon.sums._gram": ("letheon.sums._gram", "Gram"),
