@@ -170,6 +170,10 @@ class Loop:
         self._lanes = torch.tensor(lanes, device=self.device)
         width = len(lanes)
         self._flat = torch.zeros(width, template.n_parameters, device=self.device)
+        self._gradient = torch.zeros_like(self._flat)
+        # A single network has no axis for the lanes.
+        pair = (self._flat, self._gradient) if width > 1 else (self._flat[0], self._gradient[0])
+        self._parts, self._gradient_parts = map(template.split_lanes, pair)
         self._optimizer = make_optimizer(settings, self._flat, template.shapes)
         self._loss = torch.zeros(width, device=self.device)
         self._captured: _CapturedStep | None = None
@@ -284,20 +288,24 @@ class Loop:
         `rows` and `weights` have shape (W, b), `rates` and `active` shape (W,). `key` (1,) is the
         key of the epoch for the augmentation.
         """
-        leaf = self._flat.detach().requires_grad_()
+        # Each parameter is a leaf: its gradient is copied once into the flat one.
+        leaves = [part.detach().requires_grad_() for part in self._parts]
         # TF32: a GPU may round the factors of matrix products.
         is_coarse = self._settings.precision == "tf32"
         size, limit = self._settings.batch_size, self._settings.max_grad_norm
-        losses = gradient = None
+        losses = None
         for part, part_weights in zip(rows.split(size, 1), weights.split(size, 1), strict=True):
             rounding = matmul_precision(self.device, coarse=True) if is_coarse else nullcontext()
             with torch.enable_grad(), rounding:
-                part_losses = (self._row_losses(leaf, part, key) * part_weights).sum(dim=1)
-                (part_gradient,) = torch.autograd.grad(part_losses.sum(), leaf)
+                part_losses = (self._row_losses(leaves, part, key) * part_weights).sum(dim=1)
+                gradients = torch.autograd.grad(part_losses.sum(), leaves, allow_unused=True)
+            for target, source in zip(self._gradient_parts, gradients, strict=True):
+                # A parameter without influence has no gradient.
+                part_of_sum = torch.zeros_like(target) if source is None else source
+                target.copy_(part_of_sum if losses is None else target + part_of_sum)
             losses = part_losses if losses is None else losses + part_losses
-            gradient = part_gradient if gradient is None else gradient + part_gradient
+        gradient = self._gradient
         assert losses is not None
-        assert gradient is not None
         with torch.no_grad():
             # Inactive lanes have weights of 0, but 0 times infinity is NaN.
             self._loss.add_(torch.where(active, losses, 0.0))
@@ -305,7 +313,7 @@ class Loop:
                 gradient = clip_gradients(gradient, limit)
             self._optimizer.step(gradient, rates[:, None], active[:, None])
 
-    def _row_losses(self, flat: Tensor, rows: Tensor, key: Tensor) -> Tensor:
+    def _row_losses(self, leaves: list[Tensor], rows: Tensor, key: Tensor) -> Tensor:
         """Return the loss of every row, shape (W, b)."""
         (width, size), augmentation = rows.shape, self._settings.augmentation
         where = rows.reshape(-1)
@@ -320,10 +328,10 @@ class Loop:
                 x, share = augmentation.mix_rows(x, keys, width)
         with self._autocast_context():
             if width == 1:
-                outputs = self._template.train_logits(flat[0], x)
+                outputs = self._template.train_logits(leaves, x)
             else:
                 stacked = x.view(width, size, *x.shape[1:])
-                outputs = self._template.compute_stacked_logits(flat, stacked).flatten(0, 1)
+                outputs = self._template.compute_stacked_logits(leaves, stacked).flatten(0, 1)
         losses = self._lane_losses(outputs.float(), y, width)
         if share is None:
             return losses

@@ -32,6 +32,7 @@ from letheon.seeds import Purpose, keyed_hash
 Shape = tuple[int, ...]
 Statistics = dict[str, Tensor]
 Factory = Callable[..., nn.Module]
+Parameters = Tensor | list[Tensor]
 
 _PROBE_ROWS = 2
 # PyTorch errors for layers written in C++, such as nn.GRU, on a CPU and on a GPU.
@@ -131,22 +132,29 @@ class Template:
         parts = zip(self.names, flat.split(self.sizes), self.shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in parts}
 
-    def train_logits(self, flat: Tensor, x: Tensor) -> Tensor:
+    def split_lanes(self, flat: Tensor) -> list[Tensor]:
+        """Return the parameters of networks (..., p) as views, each of the shape (..., *shape)."""
+        parts = zip(flat.split(self.sizes, dim=-1), self.shapes, strict=True)
+        return [part.view(*flat.shape[:-1], *shape) for part, shape in parts]
+
+    def train_logits(self, flat: Parameters, x: Tensor) -> Tensor:
         """Return the logits of a batch in training mode.
 
-        Dropout is active, and BatchNorm uses the statistics of the batch.
+        Dropout is active, and BatchNorm uses the statistics of the batch. `flat` is a vector (p,)
+        or what `split_lanes` returns for it.
         """
-        logits: Tensor = functional_call(self._training, self.unflatten(flat), (x,))
+        logits: Tensor = functional_call(self._training, self._name_parts(flat), (x,))
         return logits
 
-    def compute_stacked_logits(self, flat: Tensor, x: Tensor) -> Tensor:
+    def compute_stacked_logits(self, flat: Parameters, x: Tensor) -> Tensor:
         """Return the logits of W networks, each for its own batch of k rows, in training mode.
 
-        `flat` has shape (W, p), `x` has shape (W, k, ...), and the logits have shape (W, k, C).
+        `flat` has shape (W, p), or is what `split_lanes` returns for it. `x` has shape (W, k, ...),
+        and the logits have shape (W, k, C).
         """
 
-        def logits_of_net(line: Tensor, rows: Tensor) -> Any:
-            return functional_call(self._stacked, self.unflatten(line), (rows,))
+        def logits_of_net(line: Parameters, rows: Tensor) -> Any:
+            return functional_call(self._stacked, self._name_parts(line), (rows,))
 
         try:
             # The fused kernels of attention fail under vmap on a GPU, because they need another
@@ -161,6 +169,11 @@ class Template:
                 "set lane_width=1"
             ) from error
         return logits
+
+    def _name_parts(self, flat: Parameters) -> dict[str, Tensor]:
+        if isinstance(flat, Tensor):
+            return self.unflatten(flat)
+        return dict(zip(self.names, flat, strict=True))
 
     def running_statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Statistics:
         """Return BatchNorm's running means and variances, averaged equally over all batches.
