@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
 
 from typing import TYPE_CHECKING, Any
 
+from letheon.deep._adapters import LoRA, save_adapters
 from letheon.deep._augment import RowGenerator
 from letheon.deep._backbone import Backbone
 from letheon.deep._deltagrad import DeltaGradNetClassifier
@@ -36,12 +37,14 @@ __all__ = [
     "DeltaGradNetClassifier",
     "ExactHeadClassifier",
     "FisherNetClassifier",
+    "LoRA",
     "Progress",
     "ResNet",
     "RowGenerator",
     "SISANetClassifier",
     "SISANetRegressor",
     "gaussian_kl",
+    "save_adapters",
 ]
 
 

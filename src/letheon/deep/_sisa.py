@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from letheon.base import Outcome, Removal, decisive_parameters
 from letheon.data import Ids, SlotRows, row_ids
+from letheon.deep._adapters import LoRA
 from letheon.deep._augment import AugmentRule, make_augmentation, require_images
+from letheon.deep._backbone import FROZEN
 from letheon.deep._base import Floats, Positions, TrainingContext, alive_mask, net_facts
 from letheon.deep._checkpoints import CheckpointChange, CheckpointedNet, with_reason
 from letheon.deep._device import check_query_rows
@@ -434,10 +436,11 @@ class SISANet(CheckpointedNet):
     def _make_guarantee(self) -> Guarantee:
         is_fixed = self.environment_["kernels"] == "fixed"
         kernels = "same-libraries-and-device" if is_fixed else "equal-but-for-rounding"
+        frozen = (FROZEN,) if isinstance(self.module, LoRA) else ()
         return Guarantee(
             kind="exact",
             reference="Bourtoule et al. 2021, section V; oblivious by Gupta et al. 2021",
-            assumptions=("seed-independent-of-requests", kernels),
+            assumptions=("seed-independent-of-requests", kernels, *frozen),
             residual_state=self._list_residue(),
         )
 
