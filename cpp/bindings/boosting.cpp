@@ -215,6 +215,7 @@ void bind_boosting(nb::module_& m) {
       .def("class_counts", &class_counts<Model>)
       .def_prop_ro("n_rows", &Model::n_rows, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("is_settled", &Model::is_settled, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("n_done", &Model::n_done)
       .def_prop_ro("n_bytes", &Model::n_bytes, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -325,6 +325,7 @@ void bind_forest(nb::module_& m) {
       .def_prop_ro("n_rows", &Forest::n_rows, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("n_unbuilt", &Forest::n_unbuilt, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("n_nodes", &Forest::n_nodes, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("n_done", &Forest::n_done)
       .def_prop_ro("n_bytes", &Forest::n_bytes, nb::call_guard<nb::gil_scoped_release>());
 }
 

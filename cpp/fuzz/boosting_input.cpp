@@ -95,7 +95,8 @@ class BoostingForger {
         std::vector<boosting::State>(n_slots * frame_.n_outputs, 0));
     const boosting::ValueInput input{
         spec_, table_, {spec_.loss, frame_.n_outputs, rank_, y_}, frame_.base};
-    boosting::compute_values(input, 0, codes, trees, checks, 1);
+    Progress progress;
+    boosting::compute_values(input, 0, codes, trees, checks, 1, progress);
     return boosting::write_trees(trees, frame_.base, spec_);
   }
 

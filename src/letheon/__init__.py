@@ -141,6 +141,7 @@ _MODULES = frozenset(
         "predictor",
         "preprocessing",
         "receipt",
+        "recommend",
         "seeds",
         "select",
         "service",

@@ -4,21 +4,25 @@ A model that can forget is a training algorithm, a removal mechanism and a certi
 Definition 7). `ForgetMixin` is the public interface of the removal mechanism. Its `forget` calls
 two methods of the estimator: `_prepare` trains replacements and may fail, but changes nothing;
 then `_commit` installs them and cannot fail.
+
+Parameters
+----------
+model, cls : estimator, type
+    A model that forgets, fitted or not; its class.
+rows, ids, missing, remaining : Rows or SlotRows, Ids
+    Rows of a model; ids to remove; those that are not in the model; those that stay.
+samples : ndarray of bool or None
+    For each id, whether it is in the sample; None if there is no such sample.
+warnings : tuple of Warning
+    What to issue.
 """
 
 import copy
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache
-from inspect import signature
-from itertools import chain
-from operator import attrgetter, call, is_
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,138 +39,63 @@ from letheon.exceptions import (
 )
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.methods import find_method
+from letheon.model_locks import (
+    NEUTRAL_PARAMETERS,
+    NEVER,
+    get_runtime_state,
+    lock_for_change,
+    lock_model,
+    note_verified,
+)
 from letheon.predictor import Predictor, PredictorSource
 from letheon.receipt import Receipt
 
+__all__ = [
+    "NEUTRAL_PARAMETERS",
+    "ForgetMixin",
+    "InPlaceMixin",
+    "KeywordScoreMixin",
+    "Outcome",
+    "Removal",
+    "decisive_parameters",
+    "join_samples",
+    "locate_in",
+    "lock_for_change",
+    "lock_model",
+    "neutral_parameters",
+    "require_fitted",
+    "require_known",
+    "require_registered",
+    "warn_all",
+]
+
 _logger = logging.getLogger(__name__)
-
-# Parameters that never change what a model learns, at any level of nesting.
-NEUTRAL_PARAMETERS = state.NEUTRAL_PARAMETERS | {"random_state"}
-
-# Values of these types are immutable.
-_CONSTANTS = frozenset({type(None), bool, int, float, str})
-_NEVER = object()
-
-
-class _ParameterReads:
-    """Parameters of a model and of every estimator and list in them, and how to read them again.
-
-    All of them are compared in one pass, because every request does it. The model itself is not
-    stored: a reference would keep it alive.
-    """
-
-    def __init__(self, model: object) -> None:
-        self._readers: list[Callable[[Any], tuple[Any, ...]]] = []
-        self._owners: list[Any] = []
-        self._values: list[Any] = []
-        self._lists: list[list[Any]] = []
-        self.is_complete = self._add(model)
-        self._sizes = list(map(len, self._lists))
-        if self.is_complete:
-            self._read_model = self._readers.pop(0)
-            del self._owners[0]
-
-    def _add(self, value: Any) -> bool:
-        """Record a value and its parts; return whether none of them can change unnoticed."""
-        kind = type(value)
-        if kind in _CONSTANTS:
-            return True
-        if kind is list or kind is tuple:
-            parts = tuple(value)
-            if kind is list:
-                self._lists.append(value)
-                self._record(tuple, value, parts)
-        else:
-            names = _parameter_names(kind)  # type: ignore[arg-type]
-            if names is None or not names <= getattr(value, "__dict__", {}).keys():
-                return False
-            read = attrgetter("__class__", "__module__", *names)  # two or more give a tuple
-            values = read(value)
-            self._record(read, value, values)
-            parts = values[2:]
-        return all(map(self._add, parts))
-
-    def _record(self, read: Any, owner: Any, values: tuple[Any, ...]) -> None:
-        self._readers.append(read)
-        self._owners.append(owner)
-        self._values += values
-
-    def are_same(self, model: object) -> bool:
-        """Return whether all values are still the same objects."""
-        now = chain.from_iterable(map(call, self._readers, self._owners))
-        return list(map(len, self._lists)) == self._sizes and all(
-            map(is_, chain(self._read_model(model), now), self._values)
-        )
-
-
-class _RuntimeState:
-    """State of a model outside the object, so that it is never copied, pickled or saved."""
-
-    __slots__ = ("is_changing", "lock", "reads", "recorded")
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.is_changing = False
-        # Parameters at the last successful comparison with those of the fit. While they are
-        # the same objects, they need not be hashed again.
-        self.recorded: Any = _NEVER
-        self.reads: _ParameterReads | None = None
-
-
-_runtime_states: WeakKeyDictionary[object, _RuntimeState] = WeakKeyDictionary()
-_runtime_states_lock = threading.Lock()
-
-
-def _get_runtime_state(model: object) -> _RuntimeState:
-    runtime = _runtime_states.get(model)
-    if runtime is None:
-        with _runtime_states_lock:
-            runtime = _runtime_states.setdefault(model, _RuntimeState())
-    return runtime
-
-
-def lock_model(model: object) -> AbstractContextManager[Any]:
-    """Return the lock of a model, for a ``with`` statement; only one change runs at a time."""
-    return _get_runtime_state(model).lock
-
-
-@contextmanager
-def lock_for_change(model: object) -> Iterator[None]:
-    """Hold the lock of a model for a change; raise if a change is under way in this thread.
-
-    The lock is reentrant, so that a callback may predict. Nested changes are rejected, because the
-    commit of the outer change would undo the inner one.
-
-    Raises
-    ------
-    RuntimeError
-        Another change to this model is in progress in this thread.
-    """
-    runtime = _get_runtime_state(model)
-    with runtime.lock:
-        if runtime.is_changing:
-            raise RuntimeError(
-                f"fit, forget or learn of this {type(model).__name__} was called while another "
-                "change was in progress, perhaps in a callback; nothing was changed. Call it after "
-                "that change."
-            )
-        runtime.is_changing = True
-        try:
-            yield
-        finally:
-            runtime.is_changing = False
 
 
 def require_fitted(model: "ForgetMixin") -> None:
-    """Raise `NotFittedError` if the model is not fitted."""
+    """Raise `NotFittedError` if the model is not fitted.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> require_fitted(NearestCentroid().fit([[0.0], [1.0]], ["a", "b"]))
+    """
     if not model.__sklearn_is_fitted__():
         check_is_fitted(model)
 
 
 class Removal(NamedTuple):
-    """Rows to remove: number of ids, number of rows, and where the rows are.
+    """Rows to remove.
 
-    The type of `where` depends on the method.
+    Parameters
+    ----------
+    n_ids, n_rows, where : int, int, object
+        Number of ids, number of their rows, and where they are (depends on the method).
+
+    Examples
+    --------
+    >>> Removal(n_ids=1, n_rows=2, where=[0, 2]).n_rows
+    2
     """
 
     n_ids: int
@@ -177,7 +106,21 @@ class Removal(NamedTuple):
 class Outcome(NamedTuple):
     """Result of a commit.
 
-    `work` is a share of the cost of naive retraining; `rebuilt` counts the rebuilt parts by kind.
+    Parameters
+    ----------
+    work : float
+        Share of the cost of naive retraining.
+    rebuilt : mapping of str to int
+        Number of rebuilt parts by kind.
+    warnings : tuple of Warning
+        Warnings to issue after the commit.
+    estimates : mapping of str to float
+        Estimates for the receipt.
+
+    Examples
+    --------
+    >>> Outcome(work=0.25, rebuilt={"shards": 1}).rebuilt["shards"]
+    1
     """
 
     work: float
@@ -197,6 +140,13 @@ class ForgetMixin(PredictorSource):
     ----------
     facts : MethodFacts
         Facts about the method.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> model = NearestCentroid().fit([[0.0], [1.0], [9.0]], ["a", "a", "b"], ids=[7, 8, 9])
+    >>> isinstance(model, ForgetMixin), model.forget([8]).n_rows, model.ids_
+    (True, 1, array([7, 9]))
     """
 
     facts: ClassVar[MethodFacts]
@@ -206,7 +156,7 @@ class ForgetMixin(PredictorSource):
     _later_parameters: ClassVar[dict[str, Any]] = {}
     # Attributes about the origin or location of a model, which are not part of its digest.
     _not_digested: ClassVar[frozenset[str]] = frozenset(
-        {"environment_", "parameters_", "config_", "tuning_"}
+        {"environment_", "parameters_", "config_", "tuning_", "_metadata_request"}
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -353,17 +303,18 @@ class ForgetMixin(PredictorSource):
         return state.digest(_parameters_as_data(self))
 
     def _require_same_parameters(self) -> None:
-        recorded, runtime = vars(self).get("parameters_"), _get_runtime_state(self)
+        recorded, runtime = vars(self).get("parameters_"), get_runtime_state(self)
         reads = runtime.reads
         if reads is not None and runtime.recorded is recorded and reads.are_same(self):
             return
-        runtime.reads, runtime.recorded = None, _NEVER
+        runtime.reads, runtime.recorded = None, NEVER
         if self._digest_parameters() != recorded:
             raise ChangedParametersError(
                 f"parameters of this {type(self).__name__} were changed after fit; a retrained "
                 "part would not match the rest. Restore their old values, or call fit again."
             )
-        _note_verified(self, recorded)
+        if type(self)._digest_parameters is ForgetMixin._digest_parameters:
+            note_verified(self, recorded)
 
     def _digest_state(self) -> dict[str, Any]:
         """Return the state that the digest covers.
@@ -445,7 +396,14 @@ class ForgetMixin(PredictorSource):
 
 
 def join_samples(*samples: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Return for each id whether it is in one of the samples; None if there is no sample."""
+    """Return for each id whether it is in one of the samples; None if there is no sample.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> join_samples(np.array([True, False, False]), None, np.array([False, False, True]))
+    array([ True, False,  True])
+    """
     masks = [sample for sample in samples if sample is not None]
     return np.logical_or.reduce(masks) if masks else None
 
@@ -454,6 +412,13 @@ class KeywordScoreMixin:
     """Mixin whose `score` has `sample_weight` as a keyword-only argument.
 
     List it before scikit-learn's mixin.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon import NearestCentroid
+    >>> NearestCentroid().fit([[0.0], [1.0]], [0, 1]).score([[0.0], [1.0]], [0, 1])
+    1.0
     """
 
     def score(self, X: Any, y: Any, *, sample_weight: Any = None) -> float:
@@ -466,6 +431,12 @@ class InPlaceMixin:
     """Mixin for models that a request changes in place; list it before `ForgetMixin`.
 
     Copies of such a model get their own memory for the attributes that change.
+
+    Examples
+    --------
+    >>> import letheon
+    >>> issubclass(letheon.DaREForestClassifier, InPlaceMixin)
+    True
     """
 
     def __copy__(self) -> Self:
@@ -494,7 +465,23 @@ def _has_directory(model: ForgetMixin) -> bool:
 def require_known(missing: Ids, remaining: Ids, *, done: str = "nothing was forgotten, ") -> None:
     """Raise `UnknownIdError` if any ids are missing; the message shows up to five of them.
 
-    `remaining` are the ids of the model. `done` says in the message what was not done.
+    Parameters
+    ----------
+    done : str
+        What was not done, for the message.
+
+    Raises
+    ------
+    UnknownIdError
+        There is a missing id.
+
+    Examples
+    --------
+    >>> from letheon.data import as_ids
+    >>> require_known(as_ids(["carl"]), as_ids(["anna", "ben"]))
+    Traceback (most recent call last):
+    ...
+    letheon.exceptions.UnknownIdError: ...
     """
     if len(missing) == 0:
         return
@@ -508,34 +495,24 @@ def require_known(missing: Ids, remaining: Ids, *, done: str = "nothing was forg
 
 
 def locate_in(rows: Rows | SlotRows, ids: Ids) -> Removal:
-    """Return the removal of these ids from one block of rows, or raise `UnknownIdError`."""
+    """Return the removal of these ids from one block of rows, or raise `UnknownIdError`.
+
+    Raises
+    ------
+    UnknownIdError
+        An id has no rows.
+
+    Examples
+    --------
+    >>> from letheon.data import Rows, as_ids, hold_table
+    >>> rows = Rows(hold_table([[0.0], [1.0], [2.0]]), None, as_ids(["anna", "ben", "anna"]))
+    >>> locate_in(rows, as_ids(["anna"]))
+    Removal(n_ids=1, n_rows=2, where=array([0, 2]))
+    """
     matches = rows.find(ids)
     if len(matches.missing):
         require_known(matches.missing, rows.ids)
     return Removal(len(ids), len(matches.positions), matches.positions)
-
-
-def _note_verified(model: ForgetMixin, recorded: Any) -> None:
-    """Cache that the current parameters match those of the fit, if all are immutable.
-
-    Later requests then compare the values instead of hashing them.
-    """
-    if type(model)._digest_parameters is not ForgetMixin._digest_parameters:
-        return
-    reads = _ParameterReads(model)
-    if reads.is_complete:
-        runtime = _get_runtime_state(model)
-        runtime.reads, runtime.recorded = reads, recorded
-
-
-@cache
-def _parameter_names(kind: type) -> frozenset[str] | None:
-    """Return the parameters of an estimator that affect its result; None for any other class."""
-    if not hasattr(kind, "get_params"):
-        return None
-    names = signature(kind).parameters.keys()
-    neutral = NEUTRAL_PARAMETERS | getattr(kind, "_neutral_parameters", frozenset())
-    return frozenset(names) - neutral
 
 
 def require_registered(cls: type) -> None:
@@ -545,6 +522,11 @@ def require_registered(cls: type) -> None:
     ------
     TypeError
         The method is not registered, or registered with another kind of guarantee.
+
+    Examples
+    --------
+    >>> from letheon import SISAClassifier
+    >>> require_registered(SISAClassifier)
     """
     facts = vars(cls).get("facts")
     is_ours = cls.__module__.partition(".")[0] == "letheon"
@@ -561,7 +543,14 @@ def require_registered(cls: type) -> None:
 
 
 def neutral_parameters(model: Any) -> frozenset[str]:
-    """Return the parameters of an estimator that do not affect the result."""
+    """Return the parameters of an estimator that do not affect the result.
+
+    Examples
+    --------
+    >>> from letheon import DaREForestClassifier
+    >>> "n_jobs" in neutral_parameters(DaREForestClassifier())
+    True
+    """
     return NEUTRAL_PARAMETERS | getattr(type(model), "_neutral_parameters", frozenset())
 
 
@@ -570,6 +559,12 @@ def decisive_parameters(model: Any) -> Iterator[tuple[str, Any]]:
 
     Parameters that a class received after its first files and certificates are omitted while they
     have their defaults, so that those files and certificates stay valid.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> dict(decisive_parameters(NearestCentroid()))
+    {}
     """
     neutral, later = neutral_parameters(model), getattr(type(model), "_later_parameters", {})
     for name, value in model.get_params(deep=False).items():
@@ -595,6 +590,11 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def warn_all(warnings: tuple[Warning, ...]) -> None:
-    """Issue warnings, after a change is complete: a filter may turn a warning into an error."""
+    """Issue warnings, after a change is complete: a filter may turn a warning into an error.
+
+    Examples
+    --------
+    >>> warn_all(())
+    """
     for warning in warnings:
         warn_caller(str(warning), type(warning))

@@ -77,6 +77,8 @@ from letheon.steps import (
     prepare_columns,
     takes_deltas,
 )
+from letheon.terminal import progress_bar
+from letheon.validation import VERBOSE, Rules, validate_parameters
 
 __all__ = [
     "DataIndependent",
@@ -93,11 +95,25 @@ Steps = list[tuple[str, Any]]
 def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
     """Forget these ids in any model that can forget.
 
+    Parameters
+    ----------
+    model, ids, digest
+        A fitted model; its `forget` explains the rest.
+
+    Returns
+    -------
+    Receipt
+
     Raises
     ------
     CannotForgetError
-        The model cannot forget, such as a plain `Pipeline`, whose scaler would keep what it learned
-        from the forgotten rows. The message says what to do instead.
+        The model cannot forget, for example a plain `Pipeline`; the message says what to do.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid, forget
+    >>> forget(NearestCentroid().fit([[0.0], [1.0]], ["a", "b"], ids=[7, 8]), [8]).n_rows
+    1
     """
     if isinstance(model, ForgetMixin):
         return model.forget(ids, digest=digest)
@@ -138,31 +154,25 @@ class ForgetPipeline(
     steps : list of (name, step)
         Each step is a forgetting estimator, a stateless transformer of scikit-learn, or a
         `DataIndependent`. The last step must be a forgetting estimator.
+    verbose : bool or int, default=0
+        Whether `fit` shows a progress bar on standard error, step by step.
 
     Attributes
     ----------
     steps_ : tuple of (name, fitted step)
         The fitted steps, in order.
     ids_, guarantee_, n_rows_
-        See `ForgetMixin`.
-
-    Notes
-    -----
-    Guarantee: that of the last step. It is exact only if every step is exact.
+        See `ForgetMixin`. The guarantee is that of the last step; it is exact only if every step
+        is exact.
 
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> from letheon import ForgetPipeline, NaiveUnlearner
-    >>> X, y = load_iris(return_X_y=True)
-    >>> model = ForgetPipeline([
-    ...     ("scale", NaiveUnlearner(StandardScaler(), random_state=0)),
-    ...     ("model", NaiveUnlearner(LogisticRegression(), random_state=0)),
-    ... ]).fit(X, y)
-    >>> model.forget([0, 1, 2]).rebuilt
-    {'steps': 2}
+    >>> from letheon import DaREForestClassifier, ForgetPipeline, preprocessing
+    >>> scale = preprocessing.StandardScaler(random_state=0)
+    >>> model = ForgetPipeline([("scale", scale), ("model", DaREForestClassifier(5))])
+    >>> model.fit(*load_iris(return_X_y=True)).forget([0, 1, 2]).n_rows
+    3
     """
 
     facts: ClassVar[Any] = InnerFacts(
@@ -177,12 +187,17 @@ class ForgetPipeline(
         batches=True,
     )
 
+    _parameter_rules: ClassVar[Rules] = {"verbose": VERBOSE}
+    _later_parameters: ClassVar[dict[str, Any]] = {"verbose": 0}
+
+    verbose: int = 0  # for files of earlier versions
     fitted_: FittedSteps
     seed_: int
     config_: dict[str, Any]
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, *, verbose: int = 0) -> None:
         self.steps = steps
+        self.verbose = verbose
 
     def _sk_visual_block_(self) -> Any:
         """Return the diagram of the steps that notebooks show."""
@@ -199,13 +214,10 @@ class ForgetPipeline(
             Labels or targets, if the last step needs them.
         ids : sequence of int or of str, optional
             Id of each row; may repeat. Default ``0..n-1``.
-
-        Returns
-        -------
-        self
         """
         with lock_model(self):
             self._check_steps()
+            validate_parameters(self)
             state.ensure_supported(list(self.steps))
             rows, config = self._collect_rows(X, y, ids), get_config()
             steps = [(name, clone_with_seeds(step)) for name, step in self.steps]
@@ -345,9 +357,10 @@ class ForgetPipeline(
             raise ValueError(
                 f"the names of steps are {names}; expected at least one step, and distinct names"
             )
-        if any(name == "steps" or "__" in name for name in names):
+        if any(name in ("steps", "verbose") or "__" in name for name in names):
             raise ValueError(
-                f"the names of steps are {names}; a name must not be 'steps' or contain '__'"
+                f"the names of steps are {names}; a name must not be 'steps' or 'verbose', or "
+                "contain '__'"
             )
         *early, (last_name, last) = self.steps
         if is_step and is_data_independent(last):
@@ -398,18 +411,23 @@ class ForgetPipeline(
         is_needed = not all(is_data_independent(step) for _, step in self.steps[:-1])
         fitted = FittedSteps(tuple(steps), rows if is_needed else None)
         try:
-            with fix_environment(config, library_seed(0, Purpose.STEP)):
+            bar = progress_bar("steps", len(steps), is_shown=bool(self.verbose))
+            with fix_environment(config, library_seed(0, Purpose.STEP)), bar as note:
                 if isinstance(rows, SlotRows):
                     source = RowSource(rows)
                     for (name, _), step in zip(steps, fitted.early, strict=False):
+                        note(name)
                         with inner_training(f"step {name!r}"):
                             source = fit_chain([step], source)
+                        note()
+                    note(steps[-1][0])
                     with inner_training(f"step {steps[-1][0]!r}"):
                         values = [step.published_ for step in fitted.early]
                         names = name_outputs(fitted.early, values, column_names(rows.X))
                         fit_model(fitted.model, source, names)
+                    note()
                 else:
-                    fit_in_order(steps, rows)
+                    fit_in_order(steps, rows, note)
         except BaseException:
             fitted.destroy_files()
             raise

@@ -125,7 +125,17 @@ def find_own_line(error: BaseException) -> tuple[str, int] | None:
 
 
 class LetheonError(Exception):
-    """Base class of all errors of letheon."""
+    """Base class of all errors of letheon.
+
+    Examples
+    --------
+    >>> import letheon
+    >>> try:
+    ...     letheon.forget("a model", [1])
+    ... except letheon.exceptions.LetheonError as error:
+    ...     type(error).__name__
+    'CannotForgetError'
+    """
 
 
 class IdsTypeError(LetheonError, TypeError):
@@ -137,7 +147,16 @@ class IdsLengthError(LetheonError, ValueError):
 
 
 class InvalidParameterError(LetheonError, ValueError, TypeError):
-    """A parameter has a wrong type or value; the message states the value and what is expected."""
+    """A parameter has a wrong type or value; the message states the value and what is expected.
+
+    Examples
+    --------
+    >>> import letheon
+    >>> letheon.DaREForestClassifier(n_estimators=0).fit([[0.0], [1.0]], [0, 1])
+    Traceback (most recent call last):
+    ...
+    letheon.exceptions.InvalidParameterError: ...
+    """
 
 
 class AssumptionError(LetheonError, ValueError):
@@ -163,7 +182,18 @@ class DatasetFormatError(LetheonError, ValueError):
 
 
 class ForgetError(LetheonError):
-    """`forget` or `learn` was rejected; the model is unchanged."""
+    """`forget` or `learn` was rejected; the model is unchanged.
+
+    Examples
+    --------
+    >>> import letheon
+    >>> model = letheon.NearestCentroid().fit([[0.0], [1.0]], ["a", "b"], ids=[7, 8])
+    >>> try:
+    ...     model.forget([9])
+    ... except letheon.exceptions.ForgetError as error:
+    ...     type(error).__name__
+    'UnknownIdError'
+    """
 
 
 class UnknownIdError(ForgetError, LookupError):
@@ -187,7 +217,17 @@ class ChangedParametersError(ForgetError, ValueError):
 
 
 class StateError(LetheonError):
-    """Base class of errors when a model is encoded, saved or loaded."""
+    """Base class of errors when a model is encoded, saved or loaded.
+
+    Examples
+    --------
+    >>> import letheon
+    >>> try:
+    ...     letheon.state.decode(b"not a model")
+    ... except letheon.exceptions.StateError as error:
+    ...     type(error).__name__
+    'CorruptFileError'
+    """
 
 
 class UnsupportedStateError(StateError, TypeError):
@@ -243,7 +283,18 @@ class UnknownModelError(LedgerError, LookupError):
 
 
 class UnknownRequestError(LedgerError, LookupError):
-    """The tenant has no request with that id."""
+    """The tenant has no request with that id.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon.ledger import Ledger
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     ledger.requests.get("f" * 32)
+    Traceback (most recent call last):
+    ...
+    letheon.exceptions.UnknownRequestError: ...
+    """
 
 
 class RequestStateError(LedgerError, ValueError):
@@ -255,7 +306,23 @@ class IdempotencyError(LedgerError, ValueError):
 
 
 class BlockedIdsError(LedgerError, ValueError):
-    """Some rows belong to people with erasure requests and must not be trained on again."""
+    """Some rows belong to people with erasure requests and must not be trained on again.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon import NearestCentroid
+    >>> from letheon.ledger import Ledger
+    >>> X, y, people = [[0.0], [1.0], [2.0]], [0, 1, 1], ["anna", "ben", "carl"]
+    >>> model = NearestCentroid().fit(X, y, ids=people)
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     _ = ledger.models.register(model, X, y, ids=people, name="shop")
+    ...     _ = ledger.requests.submit(["ben"], model="shop", verified=True)
+    ...     _ = ledger.models.register(model, X, y, ids=people, name="again")
+    Traceback (most recent call last):
+    ...
+    letheon.exceptions.BlockedIdsError: ...
+    """
 
 
 class ClockError(LedgerError, ValueError):
@@ -283,11 +350,30 @@ class ResidueError(LedgerError, RuntimeError):
 
 
 class LetheonWarning(UserWarning):
-    """Base class of all warnings of letheon."""
+    """Base class of all warnings of letheon.
+
+    Examples
+    --------
+    >>> from letheon.exceptions import LetheonWarning, ShardingWarning
+    >>> issubclass(ShardingWarning, LetheonWarning)
+    True
+    """
 
 
 class ShardingWarning(LetheonWarning):
-    """The requested shards do not suit the number of ids."""
+    """The requested shards do not suit the number of ids.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from letheon import SISAClassifier
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> model = SISAClassifier(GaussianNB(), n_shards=3, random_state=0)
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     _ = model.fit([[0.0], [1.0]], [0, 1], ids=["anna", "ben"])
+    >>> caught[0].category.__name__
+    'ShardingWarning'
+    """
 
 
 class CheckpointWarning(LetheonWarning):
@@ -299,7 +385,18 @@ class GuaranteeWarning(LetheonWarning):
 
 
 class PrecisionWarning(LetheonWarning):
-    """Numbers are rounded coarsely, because a bound is much larger than the numbers."""
+    """Numbers are rounded coarsely, because a bound is much larger than the numbers.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from letheon import DaREForestRegressor
+    >>> model = DaREForestRegressor(n_estimators=1, y_max=1e6, random_state=0)
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     _ = model.fit([[0.0], [1.0]], [1e-9, 2e-9])
+    >>> caught[0].category.__name__
+    'PrecisionWarning'
+    """
 
 
 class EnvironmentWarning(LetheonWarning):
@@ -311,7 +408,18 @@ class SearchWarning(LetheonWarning):
 
 
 class ConversionWarning(LetheonWarning):
-    """Parts of an estimator were converted to parts that are not the same."""
+    """Parts of an estimator were converted to parts that are not the same.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import letheon
+    >>> from sklearn.ensemble import RandomForestClassifier
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     _ = letheon.convert(RandomForestClassifier())
+    >>> caught[0].category.__name__
+    'ConversionWarning'
+    """
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:

@@ -145,7 +145,16 @@ class Guarantee:
 
 
 class TrainingSize(NamedTuple):
-    """Size of a problem: number of training ids, ids in the smallest request, and tree levels.
+    """Size of a problem.
+
+    Parameters
+    ----------
+    n_people : int
+        Number of training ids.
+    n_together : int
+        Number of ids in the smallest request.
+    max_depth : int or None
+        Number of levels of the trees.
 
     Examples
     --------
@@ -160,7 +169,14 @@ class TrainingSize(NamedTuple):
 
 
 class SearchRanges(NamedTuple):
-    """Parameter values to try; those of efficiency parameters are ordered from slow to fast.
+    """Parameter values to try.
+
+    Parameters
+    ----------
+    efficiency : mapping of str to tuple
+        Values of efficiency parameters, from slow to fast.
+    certifiability : mapping of str to tuple
+        Values of certifiability parameters.
 
     Examples
     --------

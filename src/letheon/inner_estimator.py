@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
 from typing import Any, NamedTuple, TypeVar
 
 import joblib
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from sklearn import config_context, get_config
 from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.frozen import FrozenEstimator
@@ -70,6 +72,7 @@ _LEARNS_WITH: dict[str, tuple[str, tuple[str | None, ...]]] = {
     "SplineTransformer": ("knots", ("uniform", "quantile")),
 }
 _TRIAL_ROWS = 64
+_WEIGHTS = "sample_weight"
 _ALONE = 3
 _training_lock = threading.RLock()
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -537,3 +540,49 @@ def _is_close(a: Any, b: Any) -> bool:
     if a.dtype.kind in "biuf" and b.dtype.kind in "biuf":
         return a.shape == b.shape and np.allclose(a, b, rtol=1e-5, equal_nan=True)
     return np.array_equal(a, b)
+
+
+def add_weights(estimator: Any, rows: Rows, sample_weight: Any, method: str = "fit") -> Rows:
+    """Return rows with their weights, without the rows of weight 0.
+
+    Parameters
+    ----------
+    estimator : estimator
+        The inner estimator, whose `method` takes the weights.
+    rows : Rows
+        The rows.
+    sample_weight : array-like of shape (n_rows,) or None
+        The weights; None returns the rows unchanged.
+    method : {"fit", "partial_fit"}
+        The method that trains the estimator.
+
+    Raises
+    ------
+    TypeError
+        The estimator takes no weights.
+    ValueError
+        The weights are not finite numbers of at least 0, one per row, or all of them are 0.
+    """
+    if sample_weight is None:
+        return rows
+    if _WEIGHTS not in signature(getattr(estimator, method)).parameters:
+        raise TypeError(
+            f"sample_weight was given, but {type(estimator).__name__}.{method} does not accept it; "
+            "omit it, or use an estimator that accepts it"
+        )
+    weights = np.array(sample_weight, np.float64)
+    if weights.shape != (len(rows),) or not (np.isfinite(weights) & (weights >= 0)).all():
+        raise ValueError(
+            f"sample_weight has shape {weights.shape} or contains NaN, infinity or negative "
+            f"numbers; expected {len(rows)} finite numbers of at least 0"
+        )
+    if not weights.any():
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    weighted = Rows(rows.X, rows.y, rows.ids, {**rows.extra, _WEIGHTS: weights})
+    return weighted if weights.all() else weighted.take(np.flatnonzero(weights))
+
+
+def slice_weights(rows: Rows, begin: int, end: int) -> dict[str, NDArray[np.float64]]:
+    """Return the weights of some rows as an argument of `fit`; empty without weights."""
+    values = rows.extra.get(_WEIGHTS)
+    return {} if values is None else {_WEIGHTS: values[begin:end].copy()}

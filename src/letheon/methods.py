@@ -111,6 +111,7 @@ METHODS: tuple[Method, ...] = (
         is_candidate=False,
         is_exported=False,
     ),
+    Method("recommend", "letheon.recommend", "EASE ItemKNN", "exact", is_candidate=False),
     Method("keyed-sample", "letheon.preprocessing", "KeyedSample", "exact", is_candidate=False),
     Method("forget-search", "letheon.search", "ForgetSearchCV", "exact", is_candidate=False),
     Method("pipeline", "letheon.compose", "ForgetPipeline", "exact", is_candidate=False),

@@ -26,7 +26,6 @@ from mlflow.store.artifact.artifact_repository_registry import get_artifact_repo
 from letheon.exceptions import GuaranteeWarning, LedgerMissingError
 from letheon.ledger import Ledger, Version
 from letheon.verifier import (
-    UNLEARNING,
     SignedStatement,
     Trust,
     check_purge,
@@ -67,6 +66,13 @@ class LoggedVersion:
         The run with measures and files.
     is_new : bool
         Whether this call logged the version, or completed an interrupted call.
+
+    Examples
+    --------
+    >>> from letheon import Ledger
+    >>> from letheon.mlflow import follow
+    >>> with Ledger.open("erasures") as ledger:  # doctest: +SKIP
+    ...     [(logged.model, logged.version) for logged in follow(ledger)]
     """
 
     model: str
@@ -118,15 +124,28 @@ def log_version(
         is removed from its run when a later version is logged. It may contain personal data, and
         no purge of the ledger destroys it.
 
-    Warns
-    -----
-    GuaranteeWarning
-        With `with_model`: certificates do not cover this copy.
+    Returns
+    -------
+    LoggedVersion
 
     Raises
     ------
     UnknownModelError, LedgerMissingError
         The model or the version does not exist, or has no certificate yet.
+    ValueError
+        `with_model` is set, but the version is not the served one.
+
+    Warns
+    -----
+    GuaranteeWarning
+        With `with_model`: certificates do not cover this copy.
+
+    Examples
+    --------
+    >>> from letheon import Ledger
+    >>> from letheon.mlflow import log_version
+    >>> with Ledger.open("erasures") as ledger:  # doctest: +SKIP
+    ...     logged = log_version(ledger, "churn")
     """
     head = ledger.models.get(model, tenant=tenant).head
     number = head.number if version is None else version
@@ -159,6 +178,17 @@ def follow(
         Models of one tenant only.
     client : MlflowClient, optional
         As for `log_version`.
+
+    Returns
+    -------
+    tuple of LoggedVersion
+
+    Examples
+    --------
+    >>> from letheon import Ledger
+    >>> from letheon.mlflow import follow
+    >>> with Ledger.open("erasures") as ledger:  # doctest: +SKIP
+    ...     new = follow(ledger)
     """
     client = client or MlflowClient()
     new: list[LoggedVersion] = []
@@ -193,10 +223,20 @@ def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) 
     client : MlflowClient, optional
         As for `log_version`.
 
+    Returns
+    -------
+    dict
+        The statement of the certificate.
+
     Raises
     ------
     letheon.verifier.VerificationError
         A check failed; the text says which.
+
+    Examples
+    --------
+    >>> from letheon.mlflow import verify_logged
+    >>> statement = verify_logged(logged.run_id, ledger.public_key)  # doctest: +SKIP
     """
     client = client or MlflowClient()
     run = client.get_run(run_id)
@@ -212,8 +252,7 @@ def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) 
     statements = [files[name] for name in sorted(files) if name.startswith(f"{_STATEMENTS}/")]
     trust = Trust.from_pinned(key, statements)
     opened = open_envelope(files[_CERTIFICATE], trust)
-    kind = opened.statement["predicateType"]
-    require(kind == UNLEARNING, "certificate.json is not a certificate of unlearning")
+    require(opened.is_certificate, "certificate.json is not a certificate of unlearning")
     _require_proof(opened, files.get(_PROOF))
     if _PURGE in files or run.data.tags.get(_PURGED) == "true":
         check_purge(files.get(_PURGE, b""), opened, trust)

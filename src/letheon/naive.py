@@ -21,6 +21,7 @@ from letheon.data import (
 )
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner_estimator import (
+    add_weights,
     available_from,
     clone_with_seed,
     fix_environment,
@@ -30,6 +31,7 @@ from letheon.inner_estimator import (
     refuse_unencodable,
     remember_features,
     require_encodable,
+    slice_weights,
     translate_fit_errors,
     versions_of,
 )
@@ -117,7 +119,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         self.estimator = estimator
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, ids: Any = None, sample_weight: Any = None) -> Self:
         """Fit on all rows and store them.
 
         Parameters
@@ -128,6 +130,8 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             Labels or targets, if the estimator needs them.
         ids : sequence of int or of str, optional
             Id of each row; may repeat. Default ``0..n-1``.
+        sample_weight : array-like of shape (n_rows,), optional
+            Weights of the rows, if the estimator accepts them. A row with weight 0 is omitted.
 
         Returns
         -------
@@ -137,7 +141,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             seed = seed_from(self.random_state)
             refuse_nested_files(self.estimator)
             config = get_config()
-            rows = self._collect_rows(X, y, ids)
+            rows = self._collect_rows(X, y, ids, sample_weight)
             refuse_unencodable(self.estimator, rows, seed, config)
             estimator = self._train_estimator(rows, seed, config)
             remember_features(self, X)
@@ -145,7 +149,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             self._install_model(rows, estimator, seed, config)
         return self
 
-    def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
+    def learn(self, X: Any, y: Any = None, *, ids: Any, sample_weight: Any = None) -> Self:
         """Add rows and retrain; a known id keeps its earlier rows.
 
         Parameters
@@ -154,12 +158,14 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             As in `fit`, with the same columns.
         ids : sequence of int or of str
             Id of each new row.
+        sample_weight : array-like of shape (n_rows,), optional
+            As in `fit`; required if `fit` had weights.
 
         Returns
         -------
         self
         """
-        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids))
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids, sample_weight))
 
     @available_from(_inner_estimator)
     def predict(self, X: Any) -> Any:
@@ -172,6 +178,12 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """Return the class probabilities of the fitted estimator for the rows in X."""
         check_is_fitted(self)
         return self.estimator_.predict_proba(present_table(X))
+
+    @available_from(_inner_estimator)
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the logarithms of the class probabilities of the fitted estimator."""
+        check_is_fitted(self)
+        return self.estimator_.predict_log_proba(present_table(X))
 
     @available_from(_inner_estimator)
     def decision_function(self, X: Any) -> Any:
@@ -220,7 +232,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return len(self.rows_)
 
-    def _collect_rows(self, X: Any, y: Any, ids: Any) -> Rows:
+    def _collect_rows(self, X: Any, y: Any, ids: Any, sample_weight: Any = None) -> Rows:
         if y is None and get_tags(self.estimator).target_tags.required:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
@@ -230,12 +242,14 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         if target is not None:
             check_consistent_length(table, target)
         state.ensure_supported((table, target))
-        return Rows(table, target, row_ids(ids, table_length(table)))
+        rows = Rows(table, target, row_ids(ids, table_length(table)))
+        return add_weights(self.estimator, rows, sample_weight)
 
     def _train_estimator(self, rows: Rows, seed: int, config: dict[str, Any]) -> Any:
         estimator = clone_with_seed(self.estimator, seed, Purpose.RETRAIN)
         with fix_environment(config, library_seed(seed, Purpose.RETRAIN)), inner_training("it"):
-            trained = estimator.fit(*rows.slice(0, len(rows)))
+            weights = slice_weights(rows, 0, len(rows))
+            trained = estimator.fit(*rows.slice(0, len(rows)), **weights)
         require_encodable(trained, self.estimator, rows)
         return trained
 
@@ -275,8 +289,9 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         with translate_fit_errors():
             return _RetrainedModel(rows, self._train_estimator(rows, self.seed_, self.config_))
 
-    def _prepare_learn(self, X: Any, y: Any, ids: Any) -> _RetrainedModel:
-        rows = self.rows_.concat(self._collect_rows(X, y, ids), list_orders(X))
+    def _prepare_learn(self, X: Any, y: Any, ids: Any, sample_weight: Any) -> _RetrainedModel:
+        added = self._collect_rows(X, y, ids, sample_weight)
+        rows = self.rows_.concat(added, list_orders(X))
         return _RetrainedModel(rows, self._train_estimator(rows, self.seed_, self.config_))
 
     def _commit(self, plan: _RetrainedModel) -> Outcome:

@@ -167,7 +167,7 @@ def _is_fitted(model: Any) -> bool:
 def load(
     path: str | os.PathLike[str] | BinaryIO, *, trusted: Any = (), max_memory: int | None = None
 ) -> Any:
-    """Load a model or predictor that `save` wrote.
+    """Load a model or predictor that `save` wrote, or a predictor that a ledger wrote.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def _warn_version_mismatch(contents: Contents) -> None:
         for name in sorted(versions.keys() | current.keys())
         if versions.get(name) != current.get(name)
     ]
-    if differ:
+    if differ and versions:
         warnings.warn(
             f"{contents.name} was written with {', '.join(differ)}; newly trained parts may differ "
             "in the last bits",

@@ -138,3 +138,5 @@ class Purpose(StrEnum):
     """The fold of a person in a search for hyper-parameters."""
     SEARCH_FIT = "search-fit"
     """The seed of a model that a search fits."""
+    HISTORY = "history"
+    """The items of a long history that a recommender counts."""

@@ -279,6 +279,11 @@ def seed_from(random_state: int | np.random.RandomState | np.random.Generator | 
     int
         In ``0 .. 2**128 - 1``.
 
+    Raises
+    ------
+    TypeError
+        `random_state` is of another kind.
+
     Examples
     --------
     >>> seed_from(42)

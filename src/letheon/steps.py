@@ -36,6 +36,7 @@ from letheon.inner_estimator import (
 )
 from letheon.parallel import ROWS_TOGETHER, one_thread
 from letheon.seeds import Purpose, library_seed, seed_from
+from letheon.terminal import Note, note_nothing
 
 
 class DataIndependent(TransformerMixin, BaseEstimator):
@@ -328,6 +329,13 @@ class FittedSteps:
         The fitted steps.
     rows : SlotRows, Rows or None
         `SlotRows` if all steps pass changes on, `Rows` if a request refits the steps.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.compose import FittedSteps
+    >>> FittedSteps(steps=(("model", NearestCentroid()),), rows=None).steps[-1][0]
+    'model'
     """
 
     steps: tuple[tuple[str, Any], ...]
@@ -470,16 +478,18 @@ def takes_deltas(model: Any) -> bool:
     return isinstance(model, DeltaMixin) or bool(getattr(model, "passes_deltas", False))
 
 
-def fit_in_order(steps: Sequence[tuple[str, Any]], rows: Rows) -> None:
-    """Fit every step on the output of the steps before it."""
+def fit_in_order(steps: Sequence[tuple[str, Any]], rows: Rows, note: Note = note_nothing) -> None:
+    """Fit every step on the output of the steps before it; tell `note` the step that begins."""
     X, _ = rows.slice(0, len(rows))  # a copy: a step may work in place
     model = steps[-1][1]
     for name, step in steps:
+        note(name)
         with inner_training(f"step {name!r}"):
             _fit_step(step, X, rows)
             if step is not model and not passes_through(step):
                 can_forget = isinstance(step, ForgetMixin)
                 X = step.transform(X) if can_forget else transform_alone(step, X)
+        note()
 
 
 def prepare_columns(model: Any, delta: Delta, names: list[str] | None) -> Any:

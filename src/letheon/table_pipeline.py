@@ -4,7 +4,8 @@ The preprocessing of a column depends on its type only: numbers or not. It must 
 values, such as on whether some row has a missing value, because rows may be removed later.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, get_args
 
 import narwhals.stable.v2 as nw
@@ -14,7 +15,7 @@ import scipy.sparse as sp
 from letheon.base import ForgetMixin
 from letheon.boosting import BoostingClassifier, BoostingRegressor
 from letheon.compose import ForgetPipeline
-from letheon.exceptions import CannotForgetError
+from letheon.exceptions import CannotForgetError, InvalidParameterError
 from letheon.forest import DaREForestClassifier, DaREForestRegressor
 from letheon.guarantee import Task
 from letheon.linear import InfluenceClassifier, InfluenceRegressor
@@ -25,6 +26,7 @@ from letheon.preprocessing import (
     StandardScaler,
 )
 from letheon.sums import Ridge, RidgeClassifier
+from letheon.validation import collect_rules
 
 __all__ = [
     "ColumnTreatment",
@@ -46,18 +48,32 @@ _MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 # Models that take categories and missing values themselves, and are fitted again if the number of
 # columns changes. A forest takes them too, but keeps its trees when an encoder drops a column.
 _TAKES_TABLES = (BoostingClassifier, BoostingRegressor)
+_WORDS = {"none": None, "true": True, "false": False}
 # Categories with fewer rows share one column.
 _LEAST_ROWS = 10
 
 
 class ColumnTreatment(NamedTuple):
-    """A column of a table, and the steps that it passes through before the model."""
+    """What happens to a column of a table before the model.
+
+    Parameters
+    ----------
+    column : str
+        Name of the column.
+    steps : str
+        Names of the steps that it passes through.
+
+    Examples
+    --------
+    >>> ColumnTreatment("city", "OneHotEncoder").column
+    'city'
+    """
 
     column: str
     steps: str
 
 
-def make_model(method: TableMethod, task: Task) -> Any:
+def make_model(method: TableMethod, task: Task, settings: Iterable[tuple[str, str]] = ()) -> Any:
     """Return an unfitted model.
 
     Parameters
@@ -67,19 +83,70 @@ def make_model(method: TableMethod, task: Task) -> Any:
         or ridge regression (exact).
     task : {"classification", "regression"}
         What to predict.
+    settings : iterable of (str, str)
+        Names of parameters and their values as texts, such as ``"0.5"``, ``"none"`` or ``"true"``.
+
+    Raises
+    ------
+    InvalidParameterError
+        The model has no such parameter, or the value is not allowed.
+
+    Returns
+    -------
+    estimator
+
+    Raises
+    ------
+    ValueError
+        There is no such method.
 
     Examples
     --------
-    >>> make_model("dare", "regression")
-    DaREForestRegressor()
+    >>> make_model("boosting", "regression", [("loss", "poisson"), ("max_leaves", "8")])
+    BoostingRegressor(loss='poisson', max_leaves=8)
     """
     if method not in _MODELS:
         raise ValueError(f"method={method!r}; expected one of {get_args(TableMethod)}")
-    return _MODELS[method][task == "regression"]()
+    model = _MODELS[method][task == "regression"]()
+    for name, text in settings:
+        model.set_params(**{name: _read_setting(model, name, text)})
+    return model
+
+
+def _read_setting(model: Any, name: str, text: str) -> Any:
+    """Return the value that a text means for a parameter: the first that its rule allows."""
+    rules = collect_rules(type(model))
+    names = sorted(rules.keys() & model.get_params(deep=False).keys())
+    if name not in names:
+        raise InvalidParameterError(
+            f"{name!r} is not a setting of {type(model).__name__}; expected one of: "
+            f"{', '.join(names)}"
+        )
+    for read in (lambda word: _WORDS.get(word.lower(), word), int, float):
+        with suppress(ValueError):
+            value: Any = read(text)
+            if rules[name].accepts(value):
+                return value
+    raise InvalidParameterError(f"{name}={text!r}; expected {rules[name].text}")
 
 
 def needs_pipeline(X: Any) -> bool:
-    """Return whether a table has columns other than numbers, or missing values."""
+    """Return whether a table has columns other than numbers, or missing values.
+
+    Parameters
+    ----------
+    X : table
+        The rows.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> needs_pipeline([[1.0, 2.0]]), needs_pipeline([[1.0, float("nan")]])
+    (False, True)
+    """
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
         has_missing = any(frame[name].is_null().any() for name in frame.columns)
@@ -104,6 +171,15 @@ def make_table_pipeline(model: Any, X: Any) -> ForgetPipeline:
         The last step.
     X : data frame or array of shape (n_rows, n_columns)
         A table with the columns of the training rows; only their names and types are used.
+
+    Returns
+    -------
+    ForgetPipeline
+
+    Raises
+    ------
+    CannotForgetError
+        The model is not a model of letheon.
 
     Examples
     --------
@@ -137,6 +213,24 @@ def list_treatments(pipeline: Any) -> list[ColumnTreatment]:
 
     If the pipeline has only a model that takes tables, its columns are unchanged. An empty list for
     other models.
+
+    Parameters
+    ----------
+    pipeline : estimator
+        A fitted model.
+
+    Returns
+    -------
+    list of ColumnTreatment
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon import DaREForestClassifier
+    >>> frame = pd.DataFrame({"age": [31.0, None], "city": ["Rome", "Oslo"]})
+    >>> pipeline = make_table_pipeline(DaREForestClassifier(random_state=0), frame)
+    >>> [each.column for each in list_treatments(pipeline.fit(frame, [0, 1]))]
+    ['age', 'city']
     """
     fitted = getattr(pipeline, "steps_", None)
     first = None if fitted is None else fitted[0][1]

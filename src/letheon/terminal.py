@@ -5,6 +5,7 @@ Control characters are replaced, because names from foreign files may contain th
 
 import io
 import re
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -27,6 +28,7 @@ __all__ = [
     "html_table",
     "make_table",
     "note_nothing",
+    "polled_bar",
     "print_table",
     "progress_bar",
     "size_text",
@@ -41,6 +43,7 @@ Note = Callable[..., None]
 _UNBOUNDED = 10_000
 # Wide enough for most tables; notebooks scroll.
 _NOTEBOOK_COLUMNS = 110
+_POLL_SECONDS = 0.1
 # All but tab and line feed, and characters that change the writing direction.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -206,6 +209,35 @@ def progress_bar(title: str, total: int, *, is_shown: bool = True) -> Iterator[N
                 bars.advance(task)
 
         yield note
+
+
+@contextmanager
+def polled_bar(
+    title: str, total: int, count: Callable[[], int], *, is_shown: bool = True
+) -> Iterator[None]:
+    """Show a progress bar while the block runs; a thread reads `count()` several times a second."""
+    if not is_shown:
+        yield
+        return
+    ended = threading.Event()
+
+    def follow(note: Note) -> None:
+        n_shown, is_last = 0, False
+        while not is_last:
+            is_last = ended.wait(_POLL_SECONDS)
+            n_done = min(count(), total)
+            for _ in range(n_shown, n_done):
+                note()
+            n_shown = n_done
+
+    with progress_bar(title, total) as note:
+        thread = threading.Thread(target=follow, args=(note,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def size_text(n_bytes: float) -> str:

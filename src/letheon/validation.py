@@ -192,6 +192,7 @@ class TupleOf(ParameterRule):
         return f"a tuple{many}, each {self.rule.text}"
 
 
+VERBOSE = Either(Boolean(), Whole(0))
 JOBS = OrNone(Either(Whole(1), Whole(high=-1, expected="a negative number as in joblib")))
 
 

@@ -18,10 +18,47 @@ V3     the ledger signed for each purge and    stores that are not listed; the s
        for a scan without a hit                is done by `letheon audit residue`
 W1     the rows of a person's receipt were     whose rows they are, without row and salt;
        in the data set and were removed        what the model learned from them
+W2     a predictor file is that of the newest  that the certified model is right (the audit
+       certified version of its model          does), and that this file is the one in use
 ====== ======================================= ===========================================
 
 The verdict of a bundle is `passed`, `failed` or `incomplete`. A bundle passes only if no level was
 skipped that its tier promises: V0, V1 and V3 for the public tier, V0 to V3 for the auditor's.
+
+These parameters and this error mean the same in all functions and are explained only here.
+
+Parameters
+----------
+certificate, chain : SignedStatement, sequence of SignedStatement
+    A certificate whose signature was checked; all certificates of a ledger, from the first one on.
+trust : Trust
+    The keys of the ledger.
+data, envelope, receipt : bytes
+    Content of the file that the function is about.
+folder, path, limit : path, path, int
+    Folder of the bundle; a file; the largest number of bytes to read.
+name, tenant : str
+    A model, in certificates `model_id`; its tenant. In a checkpoint, the name of the signer.
+leaf, leaves, left, right, root, root1, root2 : bytes
+    Hashes of the log: of an event, of all events, of two subtrees, of the whole tree.
+index, size, size1, size2 : int
+    Place of an event in the log; number of events.
+proof : sequence of bytes
+    Hashes that lead to a root. In `transition_roots`, the file of a transition proof.
+note, notes, text : Note, mapping of int to Note, str
+    A checkpoint of the log; checkpoints by size; the text of a checkpoint. In `from_hex` and
+    `from_base64`, the digits.
+witnesses : iterable of str
+    C2SP verifier keys of the witnesses that must have signed the newest checkpoint.
+public, signature, message : bytes
+    The 32 bytes of an Ed25519 key, a signature by it, and the signed bytes.
+row_bytes, salt, place, commitment : bytes, bytes, int, bytes
+    A row as bytes, its secret, its position at registration, and what `slot_commitment` returns.
+
+Raises
+------
+VerificationError
+    A check failed: something is missing, not valid, or does not belong to the rest.
 """
 
 import argparse
@@ -51,7 +88,10 @@ MAX_INT = 2**53 - 1
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-UNLEARNING = "urn:letheon:attestation:unlearning:v1"
+# Version 2 also states the digest of the model's predictor.
+UNLEARNING_V1 = "urn:letheon:attestation:unlearning:v1"
+UNLEARNING = "urn:letheon:attestation:unlearning:v2"
+CERTIFICATES = (UNLEARNING, UNLEARNING_V1)
 PURGE = "urn:letheon:attestation:purge:v1"
 ROTATION = "urn:letheon:attestation:key-rotation:v1"
 REVOCATION = "urn:letheon:attestation:key-revocation:v1"
@@ -61,7 +101,16 @@ WORDS_NOT_SEARCHED = "search-for-ids-that-are-words-of-the-ledger"
 
 
 class VerificationError(ValueError):
-    """The error of a failed check; its text says where and why it failed."""
+    """The error of a failed check; its text says where and why it failed.
+
+    Examples
+    --------
+    >>> try:
+    ...     from_hex("no digits")
+    ... except VerificationError as error:
+    ...     print(error)
+    expected 64 lower-case hexadecimal digits
+    """
 
 
 def _match(pattern: str, text: str, reason: str) -> re.Match[str]:
@@ -81,14 +130,8 @@ def require(condition: bool, reason: str) -> None:
     reason : str
         Message of the error.
 
-    Raises
-    ------
-    VerificationError
-        The condition is false.
-
     Examples
     --------
-    >>> from letheon.verifier import require
     >>> require(1 < 2, "one is not less than two")
     >>> require(2 < 1, "two is not less than one")
     Traceback (most recent call last):
@@ -114,18 +157,8 @@ def canonical(value: Any) -> bytes:
     value : dict, list, str, int, bool or None
         Plain values; no floats.
 
-    Returns
-    -------
-    bytes
-
-    Raises
-    ------
-    VerificationError
-        The value has no canonical text.
-
     Examples
     --------
-    >>> from letheon.verifier import canonical
     >>> canonical({"b": [1, None], "a": "text"})
     b'{"a":"text","b":[1,null]}'
     """
@@ -157,25 +190,12 @@ def _sort_keys(value: Any, depth: int) -> Any:
 def parse_strict(data: bytes, limit: int = LARGE) -> Any:
     """Parse JSON in canonical form, without floats, repeated keys or additional bytes.
 
-    Parameters
-    ----------
-    data : bytes
-        The text, in UTF-8.
-    limit : int, default=LARGE
-        The largest number of bytes.
-
     Returns
     -------
     dict, list, str, int, bool or None
 
-    Raises
-    ------
-    VerificationError
-        The text is too large, or not in canonical form.
-
     Examples
     --------
-    >>> from letheon.verifier import parse_strict
     >>> parse_strict(b'{"a":1}')
     {'a': 1}
     >>> parse_strict(b'{"a": 1}')
@@ -218,23 +238,12 @@ def _parse_int(text: str) -> int:
 def from_base64(text: str) -> bytes:
     """Decode standard base64; reject texts that are not the encoding of their bytes.
 
-    Parameters
-    ----------
-    text : str
-        The encoded bytes.
-
     Returns
     -------
     bytes
 
-    Raises
-    ------
-    VerificationError
-        The text is not standard base64.
-
     Examples
     --------
-    >>> from letheon.verifier import from_base64
     >>> from_base64("bGV0aGU=")
     b'lethe'
     """
@@ -249,23 +258,12 @@ def from_base64(text: str) -> bytes:
 def from_hex(text: str) -> bytes:
     """Decode 64 lower-case hexadecimal digits to 32 bytes.
 
-    Parameters
-    ----------
-    text : str
-        The digits.
-
     Returns
     -------
     bytes
 
-    Raises
-    ------
-    VerificationError
-        The text is anything else.
-
     Examples
     --------
-    >>> from letheon.verifier import from_hex
     >>> len(from_hex("00" * 32))
     32
     """
@@ -341,11 +339,13 @@ _DEFS: dict[str, Any] = {
 }
 _NOISE = _object_of("mechanism:code scale:dec seedCommitment:hex32")
 _PARAMETER = {"anyOf": [_WORDS["dec"], _WORDS["code"], {"type": "boolean"}]}
-_UNLEARNING = _object_of(
+_MODEL = "id:code format:code before:digest blinded:yes"
+_PREDICTOR = {"anyOf": [_WORDS["digest"], _object_of("reason:code")]}
+_UNLEARNING_V1 = _object_of(
     "ledger model dataset erasure method execution guarantee measurements monitor"
     " notClaimed:some-codes times",
     ledger=_object_of("id:code sequence:positive previousCertificate:link checkpointBefore:digest"),
-    model=_object_of("id:code format:code before:digest blinded:yes"),
+    model=_object_of(_MODEL),
     dataset=_object_of(
         "id:code scheme:scheme rootBefore:hex32 rootAfter:hex32 slots:positive liveAfter:count"
         " transitionProof:digest preprocessing:digest"
@@ -386,6 +386,10 @@ _UNLEARNING = _object_of(
     ),
     times=_object_of("oldestReceivedOn:day earliestDueOn:day appliedAt:time certifiedAt:time"),
 )
+_WITH_PREDICTOR = _object_of(f"{_MODEL} predictor", predictor=_PREDICTOR)
+_UNLEARNING = _UNLEARNING_V1 | {
+    "properties": _UNLEARNING_V1["properties"] | {"model": _WITH_PREDICTOR}
+}
 _STORE = {
     **_object_of(
         "store:code scope:code state evidence:digest",
@@ -459,10 +463,11 @@ _COMMITMENTS = _object_of(
 
 def _statement_schema(kind: str, title: str, predicate: dict[str, Any]) -> dict[str, Any]:
     subject = _list_of(_object_of("name:code digest:digest"), minItems=1, maxItems=1)
+    name, version = kind.split(":")[3:]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:letheon:schema:{kind.split(':')[3]}-statement:v1",
-        "title": f"in-toto Statement v1 carrying a {title}, predicate v1",
+        "$id": f"urn:letheon:schema:{name}-statement:{version}",
+        "title": f"in-toto Statement v1 carrying a {title}, predicate {version}",
         "$defs": _DEFS,
         **_object_of(
             "_type subject predicateType predicate",
@@ -475,6 +480,7 @@ def _statement_schema(kind: str, title: str, predicate: dict[str, Any]) -> dict[
 
 
 SCHEMAS: dict[str, dict[str, Any]] = {
+    UNLEARNING_V1: _statement_schema(UNLEARNING_V1, "certificate of unlearning", _UNLEARNING_V1),
     UNLEARNING: _statement_schema(UNLEARNING, "certificate of unlearning", _UNLEARNING),
     PURGE: _statement_schema(PURGE, "purge attestation", _PURGE),
     ROTATION: _statement_schema(ROTATION, "key rotation", _ROTATION),
@@ -509,14 +515,8 @@ def check_schema(statement: Any) -> None:
     statement : dict
         A parsed statement.
 
-    Raises
-    ------
-    VerificationError
-        The predicate type is unknown, or a field is missing, unknown or not valid.
-
     Examples
     --------
-    >>> from letheon.verifier import check_schema
     >>> check_schema({"predicateType": "mine"})
     Traceback (most recent call last):
     ...
@@ -569,13 +569,8 @@ def pae(payload_type: str, payload: bytes) -> bytes:
     payload : bytes
         What is signed.
 
-    Returns
-    -------
-    bytes
-
     Examples
     --------
-    >>> from letheon.verifier import pae
     >>> pae("text/plain", b"hello")
     b'DSSEv1 10 text/plain 5 hello'
     """
@@ -586,19 +581,8 @@ def pae(payload_type: str, payload: bytes) -> bytes:
 def keyid_of(public: bytes) -> str:
     """Return the id of a public key: the SHA-256 of its 32 bytes.
 
-    Parameters
-    ----------
-    public : bytes
-        The 32 bytes of an Ed25519 key.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-
     Examples
     --------
-    >>> from letheon.verifier import keyid_of
     >>> keyid_of(bytes(32))[:8]
     '66687aad'
     """
@@ -608,24 +592,9 @@ def keyid_of(public: bytes) -> str:
 def check_signature(public: bytes, signature: bytes, message: bytes) -> None:
     """Raise unless the Ed25519 signature of a message is valid.
 
-    Parameters
-    ----------
-    public : bytes
-        The public key.
-    signature : bytes
-        The signature.
-    message : bytes
-        The signed bytes.
-
-    Raises
-    ------
-    VerificationError
-        The signature or the key is not valid.
-
     Examples
     --------
     >>> from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    >>> from letheon.verifier import check_signature
     >>> key = Ed25519PrivateKey.from_private_bytes(bytes(32))
     >>> check_signature(key.public_key().public_bytes_raw(), key.sign(b"hello"), b"hello")
     """
@@ -642,7 +611,17 @@ def check_signature(public: bytes, signature: bytes, message: bytes) -> None:
 
 @dataclass(frozen=True)
 class SignedStatement:
-    """A statement with valid signatures and schema; `id` is the SHA-256 of the signed bytes."""
+    """A statement with valid signatures and schema, as `open_envelope` returns it.
+
+    Parameters
+    ----------
+    statement : dict
+        The in-toto statement.
+    keyids : tuple of str
+        Ids of the keys that signed it.
+    id : str
+        SHA-256 of the signed bytes.
+    """
 
     statement: dict[str, Any]
     keyids: tuple[str, ...]
@@ -652,6 +631,11 @@ class SignedStatement:
     def predicate(self) -> dict[str, Any]:
         """The predicate of the statement, which contains its claims."""
         return dict(self.statement["predicate"])
+
+    @property
+    def is_certificate(self) -> bool:
+        """Whether this is a certificate of unlearning, of this or the earlier version."""
+        return self.statement["predicateType"] in CERTIFICATES
 
     @property
     def sequence(self) -> int:
@@ -697,9 +681,17 @@ class _ParsedEnvelope:
 class TrustedKey:
     """A public key, and the first and last certificate that it may sign.
 
+    Parameters
+    ----------
+    public : bytes
+        The key.
+    first, last : int
+        Numbers of these certificates.
+    revoked : bool, default=False
+        Whether the key was revoked.
+
     Examples
     --------
-    >>> from letheon.verifier import TrustedKey
     >>> key = TrustedKey(bytes(32), last=7)
     >>> key.first, key.last, key.revoked
     (1, 7, False)
@@ -718,9 +710,19 @@ class Trust:
     Each successor was signed by the key before it. A later revocation may be missing here; to be
     sure, get the key statements from the ledger itself.
 
+    Parameters
+    ----------
+    keys : dict of str to TrustedKey
+        All keys by id.
+    current : str
+        Id of the newest key.
+    ledger : str or None
+        Id of the ledger, as soon as a statement names it.
+    statements : list of str
+        Ids of the key statements that were applied.
+
     Examples
     --------
-    >>> from letheon.verifier import Trust
     >>> trust = Trust.from_pinned("00" * 32)
     >>> trust.public(trust.current).hex() == "00" * 32
     True
@@ -814,49 +816,36 @@ def open_envelope(data: bytes, trust: Trust) -> SignedStatement:
     This shows who signed the statement. It shows neither that the statement is true nor that it has
     its place in the chain; for the latter see `check_chain`.
 
-    Parameters
-    ----------
-    data : bytes
-        The envelope.
-    trust : Trust
-        The keys of the ledger.
-
     Returns
     -------
     SignedStatement
 
-    Raises
-    ------
-    VerificationError
-        A signature, a key or the schema is not valid.
+    Examples
+    --------
+    >>> open_envelope(b"{}", Trust.from_pinned("00" * 32))
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: envelope: the value violates required: ...
     """
     envelope = _ParsedEnvelope.read(data)
     for keyid in envelope.signatures:
         envelope.check(keyid, trust.public(keyid))
     opened = envelope.open()
-    kind = opened.statement["predicateType"]
-    if kind in (UNLEARNING, PURGE, INDEX):
-        trust.key(opened.keyids[0], opened.sequence, later=kind != UNLEARNING)
+    if opened.is_certificate or opened.statement["predicateType"] in (PURGE, INDEX):
+        trust.key(opened.keyids[0], opened.sequence, later=not opened.is_certificate)
     return opened
 
 
 def certificate_id(envelope: bytes) -> str:
     """Return the id of a certificate, the SHA-256 of its signed bytes; do not check signatures.
 
-    Parameters
-    ----------
-    envelope : bytes
-        The file of a certificate.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-
-    Raises
-    ------
-    VerificationError
-        The file is not an envelope.
+    Examples
+    --------
+    >>> envelope = {"payload": "e30=", "payloadType": PAYLOAD_TYPE, "signatures": []}
+    >>> certificate_id(canonical(envelope))
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: envelope.signatures: the value violates minItems: 1
     """
     return _sha256(_ParsedEnvelope.read(envelope).message).hex()
 
@@ -894,21 +883,13 @@ def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[SignedStatemen
     ----------
     envelopes : iterable of bytes
         The certificates, from the first one on.
-    trust : Trust
-        The keys of the ledger.
 
     Returns
     -------
     list of SignedStatement
 
-    Raises
-    ------
-    VerificationError
-        A certificate is not valid or does not continue the earlier ones.
-
     Examples
     --------
-    >>> from letheon.verifier import Trust, check_chain
     >>> check_chain([], Trust.from_pinned("00" * 32))
     []
     """
@@ -934,7 +915,7 @@ def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[SignedStatemen
 def _check_link(
     certificate: SignedStatement, sequence: int, chain: list[SignedStatement], trust: Trust
 ) -> None:
-    require(certificate.statement["predicateType"] == UNLEARNING, "not a certificate of unlearning")
+    require(certificate.is_certificate, "not a certificate of unlearning")
     claims = certificate.predicate["ledger"]
     actual = claims["sequence"]
     require(actual == sequence, f"has sequence {actual}; expected {sequence}")
@@ -982,17 +963,24 @@ def check_next(
 
     Parameters
     ----------
-    certificate : SignedStatement
-        The certificate to check.
     first, newest : SignedStatement
         The first and the newest earlier certificate of the model.
     retrain : SignedStatement or None
         The certificate of its last retrain.
 
-    Raises
-    ------
-    VerificationError
-        The certificate starts from another state.
+    Examples
+    --------
+    >>> data = {"id": "d", "rootBefore": "a", "rootAfter": "b", "slots": 2, "liveAfter": 1}
+    >>> claims = {"ledger": {"sequence": 1}, "dataset": data, "erasure": {"rows": 1},
+    ...           "method": {"name": "sisa", "trainingRandomness": {}},
+    ...           "model": {"id": "m", "before": {"sha256": "0"}},
+    ...           "monitor": {"lastRetrainSequence": 0}}
+    >>> subject = [{"name": "m@1", "digest": {"sha256": "1"}}]
+    >>> first = SignedStatement({"predicate": claims, "subject": subject}, (), "")
+    >>> check_next(first, first, None, first)
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: before is not the previous version
     """
     data, start = newest.predicate["dataset"], first.predicate["dataset"]
     trained = (start["rootBefore"], start["liveAfter"] + first.predicate["erasure"]["rows"])
@@ -1016,18 +1004,8 @@ def check_next(
 def leaf_hash(data: bytes) -> bytes:
     """Return the leaf hash of an event in the log (RFC 6962).
 
-    Parameters
-    ----------
-    data : bytes
-        Canonical text of the event.
-
-    Returns
-    -------
-    bytes
-
     Examples
     --------
-    >>> from letheon.verifier import canonical, leaf_hash
     >>> leaf_hash(canonical({"kind": "received"})).hex()[:8]
     '8aa94c56'
     """
@@ -1037,18 +1015,8 @@ def leaf_hash(data: bytes) -> bytes:
 def node_hash(left: bytes, right: bytes) -> bytes:
     """Return the hash of a node from the hashes of its two subtrees (RFC 6962).
 
-    Parameters
-    ----------
-    left, right : bytes
-        The hashes of the subtrees.
-
-    Returns
-    -------
-    bytes
-
     Examples
     --------
-    >>> from letheon.verifier import leaf_hash, log_root, node_hash
     >>> leaves = [leaf_hash(b"first"), leaf_hash(b"second")]
     >>> node_hash(*leaves) == log_root(leaves)
     True
@@ -1059,18 +1027,8 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 def log_root(leaves: Iterable[bytes]) -> bytes:
     """Return the root of the tree over these leaf hashes (RFC 6962, section 2.1).
 
-    Parameters
-    ----------
-    leaves : iterable of bytes
-        Leaf hashes of the events, in order.
-
-    Returns
-    -------
-    bytes
-
     Examples
     --------
-    >>> from letheon.verifier import leaf_hash, log_root
     >>> log_root([leaf_hash(b"only")]) == leaf_hash(b"only")
     True
     """
@@ -1113,27 +1071,8 @@ def check_inclusion(
 ) -> None:
     """Raise unless the proof shows that the leaf is at `index` (RFC 9162, 2.1.3.2).
 
-    Parameters
-    ----------
-    leaf : bytes
-        Leaf hash of the event.
-    index : int
-        Its place in the log.
-    size : int
-        Number of events in the log.
-    proof : sequence of bytes
-        The hashes on the path to the root.
-    root : bytes
-        Root of the log.
-
-    Raises
-    ------
-    VerificationError
-        The proof does not lead to the root.
-
     Examples
     --------
-    >>> from letheon.verifier import check_inclusion, leaf_hash, log_root
     >>> first, second = leaf_hash(b"first"), leaf_hash(b"second")
     >>> check_inclusion(second, 1, 2, [first], log_root([first, second]))
     """
@@ -1149,23 +1088,8 @@ def check_consistency(
 
     See RFC 9162, section 2.1.4.2.
 
-    Parameters
-    ----------
-    size1, size2 : int
-        Number of events in each log.
-    root1, root2 : bytes
-        Root of each log.
-    proof : sequence of bytes
-        The hashes that lead from the first root to the second one.
-
-    Raises
-    ------
-    VerificationError
-        The second log is not the first log with more events.
-
     Examples
     --------
-    >>> from letheon.verifier import check_consistency, leaf_hash, log_root
     >>> first, second = leaf_hash(b"first"), leaf_hash(b"second")
     >>> check_consistency(1, log_root([first]), 2, log_root([first, second]), [second])
     """
@@ -1190,11 +1114,19 @@ def check_consistency(
 class Note:
     """A checkpoint of the log, whose signatures have not been checked yet.
 
-    A signature is a tuple (name of the signer, key hash, signature).
+    Parameters
+    ----------
+    origin : str
+        Name of the log.
+    size : int
+        Number of events.
+    root : bytes
+        Root of the log.
+    signatures : tuple of (str, bytes, bytes)
+        Name of the signer, hash of the key, and signature.
 
     Examples
     --------
-    >>> from letheon.verifier import Note
     >>> Note("example.org/log", 2, bytes(3), ()).body.decode().splitlines()
     ['example.org/log', '2', 'AAAA']
     """
@@ -1217,23 +1149,9 @@ def note_body(origin: str, size: int, root: bytes) -> bytes:
     ----------
     origin : str
         Name of the log.
-    size : int
-        Number of events.
-    root : bytes
-        Root of the log.
-
-    Returns
-    -------
-    bytes
-
-    Raises
-    ------
-    VerificationError
-        The origin is not valid.
 
     Examples
     --------
-    >>> from letheon.verifier import note_body
     >>> note_body("example.org/log", 2, bytes(3)).decode().splitlines()
     ['example.org/log', '2', 'AAAA']
     """
@@ -1248,20 +1166,11 @@ def note_key_hash(name: str, algorithm: int, public: bytes) -> bytes:
 
     Parameters
     ----------
-    name : str
-        Name of the signer.
     algorithm : int
         Number of the algorithm.
-    public : bytes
-        The public key.
-
-    Returns
-    -------
-    bytes
 
     Examples
     --------
-    >>> from letheon.verifier import note_key_hash
     >>> len(note_key_hash("example.org/log", 1, bytes(32)))
     4
     """
@@ -1271,29 +1180,12 @@ def note_key_hash(name: str, algorithm: int, public: bytes) -> bytes:
 def note_digest(text: str) -> str:
     """Return the SHA-256 of a checkpoint's signed text, without its signatures.
 
-    Parameters
-    ----------
-    text : str
-        A checkpoint with its signatures.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-
-    Raises
-    ------
-    VerificationError
-        The text is not a checkpoint.
-
     Examples
     --------
-    >>> import base64
-    >>> from letheon.verifier import note_body, note_digest
-    >>> body = note_body("example.org/log", 2, bytes(32)).decode()
     >>> line = f"{chr(8212)} example.org/log {base64.b64encode(bytes(68)).decode()}"
-    >>> len(note_digest(f"{body}{chr(10)}{line}{chr(10)}"))
-    64
+    >>> body = note_body("example.org/log", 2, bytes(32))
+    >>> note_digest(f"{body.decode()}{chr(10)}{line}{chr(10)}") == hashlib.sha256(body).hexdigest()
+    True
     """
     return _sha256(read_note(text).body).hex()
 
@@ -1301,24 +1193,12 @@ def note_digest(text: str) -> str:
 def read_note(text: str) -> Note:
     """Parse a C2SP checkpoint in canonical form; extension lines are not accepted.
 
-    Parameters
-    ----------
-    text : str
-        A checkpoint with its signatures.
-
     Returns
     -------
     Note
 
-    Raises
-    ------
-    VerificationError
-        The text is not a checkpoint in canonical form.
-
     Examples
     --------
-    >>> import base64
-    >>> from letheon.verifier import note_body, read_note
     >>> body = note_body("example.org/log", 2, bytes(32)).decode()
     >>> line = f"{chr(8212)} example.org/log {base64.b64encode(bytes(68)).decode()}"
     >>> read_note(f"{body}{chr(10)}{line}{chr(10)}").size
@@ -1352,19 +1232,16 @@ def check_note(
 
     Parameters
     ----------
-    note : Note
-        The checkpoint.
-    trust : Trust
-        The keys of the ledger.
-    witnesses : iterable of str
-        Verifier keys of the witnesses.
     revoked_too : bool, default=False
         Whether a revoked key may have signed.
 
-    Raises
-    ------
-    VerificationError
-        A signature is missing or not valid.
+    Examples
+    --------
+    >>> trust = Trust.from_pinned("00" * 32)
+    >>> check_note(Note("example.org/log", 2, bytes(32), ()), trust)
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: expected one signature by a trusted key
     """
     require(trust.ledger in (None, note.origin), f"the origin {note.origin} is not this ledger")
     keys = {
@@ -1403,22 +1280,8 @@ def slot_leaf(salt: bytes, place: int, row_bytes: bytes) -> bytes:
     `place` is the row's position when the model was registered. It fixes the order of the rows,
     which an operator could otherwise choose after a request.
 
-    Parameters
-    ----------
-    salt : bytes
-        The secret of the row.
-    place : int
-        Position of the row.
-    row_bytes : bytes
-        The row as bytes.
-
-    Returns
-    -------
-    bytes
-
     Examples
     --------
-    >>> from letheon.verifier import commitment_leaf, slot_commitment, slot_leaf
     >>> leaf = slot_leaf(bytes(32), 5, b"row")
     >>> leaf == commitment_leaf(slot_commitment(bytes(32), 5, b"row"))
     True
@@ -1429,22 +1292,8 @@ def slot_leaf(salt: bytes, place: int, row_bytes: bytes) -> bytes:
 def slot_commitment(salt: bytes, place: int, row_bytes: bytes) -> bytes:
     """Return the commitment to a row: ``HMAC-SHA256(salt, place || row)``.
 
-    Parameters
-    ----------
-    salt : bytes
-        The secret of the row.
-    place : int
-        Position of the row.
-    row_bytes : bytes
-        The row as bytes.
-
-    Returns
-    -------
-    bytes
-
     Examples
     --------
-    >>> from letheon.verifier import slot_commitment
     >>> slot_commitment(bytes(32), 5, b"row") == slot_commitment(bytes(32), 6, b"row")
     False
     """
@@ -1454,18 +1303,8 @@ def slot_commitment(salt: bytes, place: int, row_bytes: bytes) -> bytes:
 def commitment_leaf(commitment: bytes) -> bytes:
     """Return the leaf of a commitment: ``SHA-256(00 || commitment)``.
 
-    Parameters
-    ----------
-    commitment : bytes
-        What `slot_commitment` returns.
-
-    Returns
-    -------
-    bytes
-
     Examples
     --------
-    >>> from letheon.verifier import commitment_leaf, slot_commitment
     >>> len(commitment_leaf(slot_commitment(bytes(32), 5, b"row")))
     32
     """
@@ -1478,11 +1317,6 @@ def transition_roots(proof: bytes) -> tuple[bytes, bytes, int]:
     Both roots are computed with the same siblings, so all other slots are the same in both. The
     proof does not show which rows were in the erased slots.
 
-    Parameters
-    ----------
-    proof : bytes
-        The file of a transition proof.
-
     Returns
     -------
     before, after : bytes
@@ -1490,10 +1324,13 @@ def transition_roots(proof: bytes) -> tuple[bytes, bytes, int]:
     n_erased : int
         Number of slots.
 
-    Raises
-    ------
-    VerificationError
-        The proof is not valid.
+    Examples
+    --------
+    >>> leaf = commitment_leaf(slot_commitment(bytes(32), 0, b"row"))
+    >>> erased = [{"leaf": leaf.hex(), "slot": 0}]
+    >>> proof = {"erased": erased, "scheme": "salted-slot-merkle-v1", "siblings": [], "slots": 1}
+    >>> transition_roots(canonical(proof)) == (leaf, TOMBSTONE, 1)
+    True
     """
     before, after, erased, _ = _read_transition(proof)
     return before, after, len(erased)
@@ -1541,19 +1378,13 @@ def check_receipt(receipt: bytes, row_bytes: bytes, certificate: SignedStatement
     This is level W1. `row_bytes` and the salt in the receipt determine the leaf, so the proof is
     about this row only. It does not show what the model has learned.
 
-    Parameters
-    ----------
-    receipt : bytes
-        The receipt, with the salt.
-    row_bytes : bytes
-        The row as bytes.
-    certificate : SignedStatement
-        The certificate that the receipt names.
-
-    Raises
-    ------
-    VerificationError
-        The receipt does not belong to the certificate or to the row.
+    Examples
+    --------
+    >>> statement = SignedStatement({"predicateType": PURGE, "predicate": {}}, (), "")
+    >>> check_receipt(b"{}", b"row", statement)
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: receipt: the value violates required: ...
     """
     content = parse_strict(receipt, SMALL)
     _check_form(content, _RECEIPT, "receipt")
@@ -1569,21 +1400,17 @@ def check_receipt_commitment(receipt: bytes, certificate: SignedStatement) -> in
     rootAfter. This does not show which row a commitment belongs to; `check_receipt` does, with the
     row and its salt.
 
-    Parameters
-    ----------
-    receipt : bytes
-        The receipt, without salts.
-    certificate : SignedStatement
-        The certificate that the receipt names.
-
     Returns
     -------
     int
 
-    Raises
-    ------
-    VerificationError
-        The receipt does not belong to the certificate.
+    Examples
+    --------
+    >>> statement = SignedStatement({"predicateType": PURGE, "predicate": {}}, (), "")
+    >>> check_receipt_commitment(b"{}", statement)
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: receipt: the value violates required: ...
     """
     content = parse_strict(receipt, SMALL)
     _check_form(content, _COMMITMENTS, "receipt")
@@ -1596,8 +1423,7 @@ def check_receipt_commitment(receipt: bytes, certificate: SignedStatement) -> in
 
 
 def _require_certificate(receipt: dict[str, Any], certificate: SignedStatement) -> None:
-    is_certificate = certificate.statement["predicateType"] == UNLEARNING
-    require(is_certificate, "expected a certificate of unlearning")
+    require(certificate.is_certificate, "expected a certificate of unlearning")
     require(receipt["certificate"] == certificate.id, "the receipt is for another certificate")
 
 
@@ -1610,6 +1436,35 @@ def _check_paths(row: dict[str, Any], leaf: bytes, certificate: SignedStatement)
         for level, sibling in enumerate(map(from_hex, row[when])):
             node = node_hash(sibling, node) if slot >> level & 1 else node_hash(node, sibling)
         require(node.hex() == data[root], f"the row's slot does not lead to {root}")
+
+
+def check_predictor(predictor: bytes, certificate: SignedStatement) -> None:
+    """Raise unless a file is the predictor of the model that a certificate is about.
+
+    This is level W2. The file begins with 32 random bytes, so that its digest in the certificate
+    does not help to guess what it contains. The certificate may be an old one; `verify_bundle`
+    requires the newest certificate of the model.
+
+    Parameters
+    ----------
+    predictor : bytes
+        Content of the file that ``ledger.models.save_predictor`` wrote.
+    certificate : SignedStatement
+        A certificate whose signature was checked.
+
+    Raises
+    ------
+    VerificationError
+        The file is another one, or the certificate does not state a predictor.
+    """
+    require(certificate.is_certificate, "expected a certificate of unlearning")
+    stated = certificate.predicate["model"].get("predictor", {"reason": "earlier-version"})
+    number, reason = certificate.sequence, stated.get("reason")
+    require(reason is None, f"certificate {number} states no predictor: {reason}")
+    require(
+        _sha256(predictor).hex() == stated["sha256"],
+        f"the file is not the predictor that certificate {number} states",
+    )
 
 
 # The bundle: a folder with all these files. A signed index lists every file.
@@ -1626,12 +1481,20 @@ _DEEPEST_FOLDER = 5
 class Verdict:
     """The outcome of one level.
 
-    `passed` is None if the level was skipped. A level is `promised` by the tier of the bundle, or
-    because the caller requested it. If a promised level is skipped, the bundle is incomplete.
+    Parameters
+    ----------
+    level : str
+        The level, such as "V0".
+    passed : bool or None
+        None if the level was skipped.
+    reason : str
+        What was checked, or why it failed or was skipped.
+    promised : bool
+        Whether the tier of the bundle or the caller requires the level. If it is skipped then, the
+        bundle is incomplete.
 
     Examples
     --------
-    >>> from letheon.verifier import Verdict
     >>> print(Verdict("V0", True, "1 certificate"))
     V0  pass    1 certificate
     """
@@ -1658,13 +1521,8 @@ def overall(verdicts: Iterable[tuple[bool | None, bool]]) -> str:
     verdicts : iterable of (bool or None, bool)
         Whether each check passed, with None if it was skipped, and whether it was promised.
 
-    Returns
-    -------
-    str
-
     Examples
     --------
-    >>> from letheon.verifier import overall
     >>> overall([(True, True), (None, False)]), overall([(True, True), (None, True)])
     ('passed', 'incomplete')
     """
@@ -1700,6 +1558,7 @@ class _Bundle:
     seen: str | None
     witnesses: tuple[str, ...]
     receipt: bytes | None = None
+    predictor: bytes | None = None
 
     @property
     def tier(self) -> str:
@@ -1714,8 +1573,9 @@ def verify_bundle(
     seen_checkpoint: str | None = None,
     witnesses: Iterable[str] = (),
     receipt: bytes | None = None,
+    predictor: bytes | None = None,
 ) -> list[Verdict]:
-    """Check levels V0 to V3 of an exported folder, and W1 of a receipt; return all verdicts.
+    """Check levels V0 to V3 of an exported folder, W1 of a receipt, and W2 of a predictor.
 
     V0 has two verdicts: one for the chain of certificates, and one for the signed index. If the
     chain is not valid, all other levels are skipped. Of V3, only the signed attestations are
@@ -1723,16 +1583,12 @@ def verify_bundle(
 
     Parameters
     ----------
-    folder : path
-        Folder of the bundle.
     pinned_hex : str
         First public key of the ledger, from a source other than the bundle.
     seen_checkpoint : str, optional
         Text of a checkpoint from an earlier check; the log must continue it.
-    witnesses : iterable of str
-        Verifier keys of witnesses that must have co-signed the newest checkpoint.
-    receipt : bytes, optional
-        A person's receipt without salts, as ``letheon receipt open`` writes it.
+    predictor : bytes, optional
+        A predictor file, as ``ledger.models.save_predictor`` writes it.
 
     Returns
     -------
@@ -1741,10 +1597,8 @@ def verify_bundle(
     Examples
     --------
     >>> import tempfile
-    >>> from pathlib import Path
     >>> from letheon import NaiveUnlearner
     >>> from letheon.ledger import Ledger
-    >>> from letheon.verifier import verify_bundle
     >>> from sklearn.naive_bayes import GaussianNB
     >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]
     >>> model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
@@ -1762,13 +1616,15 @@ def verify_bundle(
     levels = [("V0", _check_v0), ("V0", _check_index)]
     levels += [("V1", _check_v1), ("V2", _check_v2), ("V3", _check_v3)]
     levels += [] if receipt is None else [("W1", _check_w1)]
+    levels += [] if predictor is None else [("W2", _check_w2)]
     try:
         files = list_files(folder)
         trust, chain = _read_chain(folder, pinned_hex)
     except VerificationError as error:
         later = [Verdict(level, None, "not checked: V0 failed") for level, _ in levels[2:]]
         return [Verdict("V0", False, str(error)), *later]
-    bundle = _Bundle(folder, files, trust, chain, seen_checkpoint, tuple(witnesses), receipt)
+    given = (tuple(witnesses), receipt, predictor)
+    bundle = _Bundle(folder, files, trust, chain, seen_checkpoint, *given)
     return [_run_level(level, check, bundle) for level, check in levels]
 
 
@@ -1787,25 +1643,9 @@ def list_files(folder: Path) -> dict[str, int]:
     Links, pipes, sockets and devices are rejected. Names that differ only in case are rejected too,
     because they would refer to the same file on some machines.
 
-    Parameters
-    ----------
-    folder : path
-        Folder of the bundle.
-
-    Returns
-    -------
-    dict of str to int
-
-    Raises
-    ------
-    VerificationError
-        The folder contains something that is not a plain file.
-
     Examples
     --------
     >>> import tempfile
-    >>> from pathlib import Path
-    >>> from letheon.verifier import list_files
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "log.json").write_bytes(b"{}")
     ...     list_files(Path(folder))
@@ -1843,13 +1683,8 @@ def tier_of(files: Iterable[str]) -> str:
     files : iterable of str
         Paths in the bundle.
 
-    Returns
-    -------
-    str
-
     Examples
     --------
-    >>> from letheon.verifier import tier_of
     >>> tier_of(["log.json", "bundle.json"]), tier_of(["log.json", "events.jsonl"])
     ('public', 'auditor')
     """
@@ -1952,19 +1787,16 @@ def _check_model_files(bundle: _Bundle, newest: Sequence[SignedStatement]) -> No
 def read_description(folder: Path) -> dict[str, Any]:
     """Read bundle.json of a bundle that has a signed index, and check its schema.
 
-    Parameters
-    ----------
-    folder : path
-        Folder of the bundle.
-
     Returns
     -------
     dict
 
-    Raises
-    ------
-    VerificationError
-        The file is missing or not valid.
+    Examples
+    --------
+    >>> read_description(Path("no-bundle"))
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: no-bundle/bundle.json: is missing, or not a plain file
     """
     description = parse_strict(read_capped(folder / "bundle.json", SMALL), SMALL)
     _check_form(description, _DESCRIPTION, "bundle")
@@ -1974,20 +1806,8 @@ def read_description(folder: Path) -> dict[str, Any]:
 def model_id(tenant: str, name: str) -> str:
     """Return the id that a model has in certificates: its name, with the tenant if needed.
 
-    Parameters
-    ----------
-    tenant : str
-        Name of the tenant.
-    name : str
-        Name of the model.
-
-    Returns
-    -------
-    str
-
     Examples
     --------
-    >>> from letheon.verifier import model_id
     >>> model_id("default", "churn"), model_id("north", "churn")
     ('churn', 'north/churn')
     """
@@ -1997,23 +1817,8 @@ def model_id(tenant: str, name: str) -> str:
 def model_folder(name: str) -> str:
     """Return the folder in a bundle with the files of a model, given its id.
 
-    Parameters
-    ----------
-    name : str
-        Id of the model.
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    VerificationError
-        The id could lead to another folder.
-
     Examples
     --------
-    >>> from letheon.verifier import model_folder
     >>> model_folder("churn"), model_folder("north/churn")
     ('models/default/churn', 'models/north/churn')
     """
@@ -2027,18 +1832,11 @@ def is_in_scope(name: str, scope: Mapping[str, str]) -> bool:
 
     Parameters
     ----------
-    name : str
-        Id of the model.
     scope : mapping of str to str
         The "tenant" and the "model" of the export; empty for everything.
 
-    Returns
-    -------
-    bool
-
     Examples
     --------
-    >>> from letheon.verifier import is_in_scope
     >>> is_in_scope("north/churn", {"tenant": "north"}), is_in_scope("churn", {"tenant": "north"})
     (True, False)
     """
@@ -2049,27 +1847,13 @@ def is_in_scope(name: str, scope: Mapping[str, str]) -> bool:
 def read_capped(path: Path, limit: int) -> bytes:
     """Read a plain file of at most `limit` bytes.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-    limit : int
-        The largest number of bytes.
-
     Returns
     -------
     bytes
 
-    Raises
-    ------
-    VerificationError
-        The file is missing, not a plain file, or too large.
-
     Examples
     --------
     >>> import tempfile
-    >>> from pathlib import Path
-    >>> from letheon.verifier import read_capped
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "log.json").write_bytes(b"{}")
     ...     read_capped(Path(folder, "log.json"), limit=100)
@@ -2173,19 +1957,11 @@ def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[SignedStat
     Each checkpoint must continue the previous checkpoint. The certificates must be in the log in
     their order, each after the checkpoint that it names.
 
-    Parameters
-    ----------
-    data : bytes
-        Content of log.json.
-    notes : mapping of int to Note
-        The checkpoints by size of the log.
-    chain : sequence of SignedStatement
-        The certificates.
-
-    Raises
-    ------
-    VerificationError
-        The log does not match the checkpoints or the certificates.
+    Examples
+    --------
+    >>> note = Note("example.org/log", 0, log_root([]), ())
+    >>> log = {"certificates": [], "consistency": [], "root": note.root.hex(), "size": 0}
+    >>> check_log(canonical(log), {0: note}, [])
     """
     with _prefix_errors("log.json"):
         log = parse_strict(data)
@@ -2366,23 +2142,30 @@ def _check_w1(bundle: _Bundle) -> str:
     return f"certificate {matches[0].sequence} covers the receipt: {rows} rows were erased"
 
 
+def _check_w2(bundle: _Bundle) -> str:
+    data = bundle.predictor or b""
+    newest = {opened.predicate["model"]["id"]: opened for opened in bundle.chain}
+    for certificate in reversed(bundle.chain):
+        stated = certificate.predicate["model"].get("predictor", {})
+        if stated.get("sha256") == _sha256(data).hex():
+            model, number = certificate.predicate["model"]["id"], certificate.sequence
+            last = newest[model].sequence
+            require(
+                number == last,
+                f"the file is the predictor of certificate {number}; certificate {last} of "
+                f"{model} is newer",
+            )
+            return f"certificate {number} states this predictor of {model}"
+    raise VerificationError("no certificate of this bundle states this predictor")
+
+
 def count_erased_rows(chain: Sequence[SignedStatement]) -> list[int]:
     """Return for each certificate how many rows it was the first to erase.
 
     A retrain also lists rows that earlier certificates erased; they do not count again.
 
-    Parameters
-    ----------
-    chain : sequence of SignedStatement
-        The certificates.
-
-    Returns
-    -------
-    list of int
-
     Examples
     --------
-    >>> from letheon.verifier import count_erased_rows
     >>> count_erased_rows([])
     []
     """
@@ -2414,23 +2197,17 @@ def check_purge(data: bytes, certificate: SignedStatement, trust: Trust) -> Sign
 
     The ledger's own stores must be purged, files must be searched, and times must be in order.
 
-    Parameters
-    ----------
-    data : bytes
-        The attestation.
-    certificate : SignedStatement
-        Its certificate.
-    trust : Trust
-        The keys of the ledger.
-
     Returns
     -------
     SignedStatement
 
-    Raises
-    ------
-    VerificationError
-        The attestation is not valid or does not belong to the certificate.
+    Examples
+    --------
+    >>> purged = SignedStatement({"predicateType": UNLEARNING, "predicate": {}}, (), "")
+    >>> check_purge(b"{}", purged, Trust.from_pinned("00" * 32))
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: envelope: the value violates required: ...
     """
     purge = open_envelope(data, trust)
     require(purge.statement["predicateType"] == PURGE, "not a purge attestation")
@@ -2479,13 +2256,8 @@ def search_gaps(claims: dict[str, Any]) -> str:
     claims : dict
         Predicate of an attestation.
 
-    Returns
-    -------
-    str
-
     Examples
     --------
-    >>> from letheon.verifier import search_gaps
     >>> search_gaps({"scanner": {"notSearched": {"files": 2, "ids": 0}}})
     '2 files not searched'
     """
@@ -2512,6 +2284,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
+
+    Examples
+    --------
+    >>> main(["no-bundle", "--key", "00" * 32])
+    2
     """
     parser = argparse.ArgumentParser(
         description="Check certificates of unlearning.",
@@ -2525,6 +2302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--witness", action="append", default=[], help="verifier key of a witness; repeatable"
     )
     parser.add_argument("--receipt", type=Path, help="receipt of a person, to check too")
+    parser.add_argument("--predictor", type=Path, help="predictor of a model, to check too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     try:
@@ -2535,8 +2313,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         from_hex(key)
         seen = read_capped(options.seen, SMALL).decode("utf-8", "replace") if options.seen else None
         receipt = read_capped(options.receipt, SMALL) if options.receipt else None
+        predictor = read_capped(options.predictor, LARGEST) if options.predictor else None
         verdicts = verify_bundle(
-            options.bundle, key, seen_checkpoint=seen, witnesses=options.witness, receipt=receipt
+            options.bundle,
+            key,
+            seen_checkpoint=seen,
+            witnesses=options.witness,
+            receipt=receipt,
+            predictor=predictor,
         )
     except (VerificationError, ImportError) as error:
         sys.stderr.write(f"cannot check: {error}\n")

@@ -28,7 +28,7 @@ from letheon.ledger.keys.keyring import KeyRing
 from letheon.ledger.models.commitment import RowSlots
 from letheon.ledger.worker import compute
 from letheon.sharded._shards import Ensemble
-from tests.audit.bundles import copied, erase, judged, ledger_of, reindex, resign, verdicts
+from tests.audit.bundles import copied, erase, judged, ledger_of, reindex, resign, rewrite, verdicts
 from tests.audit.people import table
 
 Erase = Callable[..., None]
@@ -267,13 +267,18 @@ def test_settings_that_changed_between_certificates_fail_v4(setup: AuditSetup) -
     from letheon.audit._bundle import Bundle
     from letheon.audit._levels import find_claim_mismatch
 
-    audited = Bundle(setup.bundle, setup.ledger.public_key).models[0]
+    bundle = Bundle(setup.bundle, setup.ledger.public_key)
+    audited, log = bundle.models[0], bundle.log_facts
     model = audited.build_model()
-    assert find_claim_mismatch(audited, model) is None
+    assert find_claim_mismatch(log, audited, model) is None
     model.estimator.var_smoothing = 0.5
-    assert (
-        find_claim_mismatch(audited, model) == "the settings of the model differ from certificate 1"
+    wrong = find_claim_mismatch(log, audited, model)
+    assert wrong == "the settings of the model differ from those at its registration"
+    older = log._replace(
+        commitments=tuple(c for c in log.commitments if c.event["kind"] != "registered")
     )
+    wrong = find_claim_mismatch(older, audited, model)
+    assert wrong == "the settings of the model differ from certificate 1"
 
 
 def test_certified_models_are_recomputed_from_a_bundle(tmp_path: Path) -> None:
@@ -306,6 +311,57 @@ def test_a_certified_model_that_was_moved_fails_v5(
         erase(ledger, "newton", 3)
         by_level = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V2", "V5"))
     assert by_level == {"V0": "pass", "V2": "pass", "V5": "fail"}
+
+
+@pytest.mark.parametrize(
+    ("forged", "verdict"),
+    [({"sha256": "ab" * 32}, "fail"), ({"reason": "no-predictor"}, "fail")],
+)
+def test_a_forged_predictor_fails_v4(
+    setup: AuditSetup, forged: dict[str, str], verdict: str
+) -> None:
+    bundle = copied(setup.bundle, f"predictor-{next(iter(forged))}")
+
+    def forge(claims: Any) -> None:
+        claims["predicate"]["model"]["predictor"] = forged
+
+    rewrite(setup.ledger, bundle, forge, {})
+    assert said(setup, bundle) == {"V0": "pass", "V1": "pass", "V2": "pass", "V3": "pass"} | {
+        "V4": verdict
+    }
+
+
+def test_other_libraries_do_not_excuse_another_predictor(setup: AuditSetup) -> None:
+    bundle = copied(setup.bundle, "elsewhere")
+
+    def move(claims: Any) -> None:
+        claims["predicate"]["execution"]["kernel"] = "openblas:0.0.0:other"
+        claims["predicate"]["model"]["predictor"] = {"sha256": "ab" * 32}
+
+    rewrite(setup.ledger, bundle, move, {})
+    report = audit(bundle, key=setup.ledger.public_key)
+    [result] = [result for result in report.of("V4") if result.verdict == "skipped"]
+    assert "predictor" in result.reason
+    assert report.verdict == "incomplete"
+
+
+def test_a_certified_models_forged_predictor_fails_v5(tmp_path: Path) -> None:
+    X, y = table(120)
+    ids = np.arange(120)
+    with Ledger.create(tmp_path / "home", name="audited") as ledger:
+        model = InfluenceClassifier(l2=0.05).fit(X, y, ids=ids)
+        ledger.models.register(model, X, y, ids=ids, name="newton")
+        erase(ledger, "newton", 3)
+        bundle = ledger.export(tmp_path / "bundle", tier="auditor")
+        honest = audit(bundle, key=ledger.public_key)
+
+        def forge(claims: Any) -> None:
+            claims["predicate"]["model"]["predictor"] = {"sha256": "ab" * 32}
+
+        rewrite(ledger, bundle, forge, {})
+        report = audit(bundle, key=ledger.public_key)
+    assert honest.passed
+    assert [result.verdict for result in report.of("V5")] == ["fail", "pass"]
 
 
 def test_residue_in_a_store_fails_v3(setup: AuditSetup, tmp_path: Path) -> None:

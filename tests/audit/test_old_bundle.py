@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from letheon import DaREForestClassifier, audit, state
-from letheon.audit._rederive import merge_neutral_settings
+from letheon.audit._merge import merge_neutral_settings
 from letheon.ledger.certificates.claims import describe_parameters
 from letheon.state import Record
 
@@ -41,13 +41,16 @@ def test_only_what_became_stricter_is_left_open(report: audit.AuditReport) -> No
 def test_every_exact_model_is_derived_again(report: audit.AuditReport) -> None:
     derived = {result.model for result in report.results if result.level == "V4"}
     assert {"dare", "naive", "sisa"} <= derived
+    notes = {result.details.get("settings") for result in report.of("V4") if result.details}
+    assert notes == {"not fixed before the first removal"}
 
 
 def test_later_parameters_are_omitted_only_at_their_defaults() -> None:
     X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1]
     model = DaREForestClassifier(n_estimators=2, random_state=0).fit(X, y)
     assert "class_weight" not in describe_parameters(model)
-    weighted = DaREForestClassifier(n_estimators=2, class_weight={1: 2.0}, random_state=0).fit(X, y)
+    weighted = DaREForestClassifier(n_estimators=2, class_weight={0: 1, 1: 2}, random_state=0)
+    weighted.fit(X, y)
     assert "class_weight" in describe_parameters(weighted)
     before: Any = state.to_tree(model)
     present: Any = state.to_tree(weighted)

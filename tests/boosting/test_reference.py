@@ -50,7 +50,7 @@ def test_every_tree_is_that_of_the_definition(loss: str, seed: int) -> None:
         model.set_params(n_estimators=2, max_leaves=5, max_bins=30, skeleton_people=None)
     if loss == "log_loss":
         y = np.digitize(y, pick(rng, [0.0], [-0.5, 0.6], [9.0]))
-        model.set_params(class_weight=pick(rng, None, {1: 3.5, 0: 0.01}))
+        model.set_params(class_weight=pick(rng, None, {1: 3.5, 0: 0.01, 2: 1}))
     elif loss == "poisson":
         y = np.round(np.exp(y))
     y[0] *= pick(rng, 1, 1, 1000)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 from letheon import BoostingClassifier, BoostingRegressor, DaREForestClassifier, load, save
 from letheon.boosting._model import BoostingModel
@@ -37,7 +38,7 @@ def any_model(rng: np.random.Generator, seed: int) -> Any:
     kind = pick(rng, "squared_error", "poisson", None, None, None)
     if kind is not None:
         return BoostingRegressor(loss=kind, **common)
-    weights = pick(rng, None, "balanced", "balanced", {1: 2.5, 2: 0.25})
+    weights = pick(rng, None, "balanced", "balanced", {0: 1, 1: 2.5, 2: 0.25})
     common["weight_bits"] = pick(rng, 4, 8)
     return BoostingClassifier(class_weight=weights, **common)
 
@@ -110,7 +111,7 @@ def test_the_largest_weights() -> None:
 
 def test_a_class_weight_is_a_weight_of_rows() -> None:
     X, y = make_rows(np.random.default_rng(0))
-    model = BoostingClassifier(**SMALL, class_weight={0: 3, 2: 0.5}).fit(X, y)
+    model = BoostingClassifier(**SMALL, class_weight={0: 3, 1: 1, 2: 0.5}).fit(X, y)
     same = BoostingClassifier(**SMALL, weight_bits=8)
     same.fit(X, y, sample_weight=np.array([3, 1, 0.5])[y])
     np.testing.assert_array_equal(model.predict_proba(X), same.predict_proba(X))
@@ -120,6 +121,24 @@ def test_a_class_weight_is_a_weight_of_rows() -> None:
 def test_wrong_class_weights_are_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="class_weight"):
         BoostingClassifier(class_weight=wrong).fit([[0.0], [1.0]], [0, 1])
+
+
+@pytest.mark.parametrize("kind", [BoostingClassifier, DaREForestClassifier])
+def test_each_class_needs_a_weight_but_each_weight_no_class(kind: Any) -> None:
+    """A class may leave, so a fresh fit of the rows that remain accepts the same weights."""
+    X, y = np.arange(40.0)[:, None], np.array(["no", "yes"] * 19 + ["rare", "gone"])
+    weights = {"no": 1, "yes": 2, "rare": 10}
+    with pytest.raises(ValueError, match=r"no weight for 1 of the classes in y: \['gone'\]"):
+        kind(class_weight=weights).fit(X, y)
+    model = kind(class_weight=weights, n_estimators=2, random_state=0)
+    model.fit(X[:39], y[:39], ids=range(39)).forget([38])
+    fresh = clone(model).fit(X[:38], y[:38], ids=range(38))
+    assert model.digest() == fresh.digest()
+    with pytest.raises(ValueError, match="use 1 for classes"):
+        model.learn(X[38:], y[38:], ids=[38, 39])
+    assert model.digest() == fresh.digest()
+    model.learn(X[38:39], y[38:39], ids=[38])
+    assert model.digest() == clone(model).fit(X[:39], y[:39], ids=range(39)).digest()
 
 
 def test_balanced_weights_are_rounded_with_the_seed() -> None:
@@ -216,7 +235,7 @@ def test_forged_codes_of_classes_need_no_memory(kind: Any, code: int) -> None:
 
 def test_weights_that_contradict_their_class_are_refused() -> None:
     X, y = make_rows(np.random.default_rng(0))
-    model = BoostingClassifier(**SMALL, class_weight={0: 3}).fit(X, y)
+    model = BoostingClassifier(**SMALL, class_weight={0: 3, 1: 1, 2: 1}).fit(X, y)
     state = model.boosting_._to_state()
     for weights in (state["weights"] + 1, None):
         with pytest.raises(ValueError, match="multiple of the weight of its class"):

@@ -53,6 +53,18 @@ def test_one_zero_and_one_nan(make: Any, dtype: Any, n_rows: int) -> None:
     assert held.tobytes() == np.array([0.0, np.nan, 1.0], dtype)[:n_rows].tobytes()
 
 
+def test_only_the_odd_columns_of_a_wide_pandas_frame_change() -> None:
+    columns = {f"c{k}": np.array([0.0, np.nan, k]) for k in range(40)}
+    columns["c7"][0], columns["c9"][1] = -0.0, ODD_NAN
+    columns["c11"][1] = -np.array(np.nan)  # the sign bit
+    held = hold_table(pd.DataFrame(columns))
+    expected = {f"c{k}": np.array([0.0, np.nan, k]) for k in range(40)}
+    assert [held[name].to_numpy().tobytes() for name in expected] == [
+        values.tobytes() for values in expected.values()
+    ]
+    assert columns["c7"][0].tobytes() == np.array(-0.0).tobytes()  # those of the caller stay
+
+
 def test_missing_values_stay_missing() -> None:
     nullable = hold_table(pd.DataFrame({"a": pd.array([-0.0, None, 2.0], dtype="Float64")}))["a"]
     nulls = hold_table(pl.DataFrame({"a": [-0.0, None, float("nan")]}))["a"]

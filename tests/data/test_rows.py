@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from letheon import state
 from letheon.data import Rows, as_ids, hold_table, hold_target
-from letheon.data._tables import join_target, take_target
+from letheon.data._targets import join_target, take_target
 from letheon.exceptions import IdsTypeError
 from tests.data.buffers import owned_bytes
 

@@ -57,7 +57,7 @@ def any_model(rng: np.random.Generator, seed: int) -> Any:
     }
     if rng.random() < 0.3:
         return DaREForestRegressor(**common)
-    weights = pick(rng, None, "balanced", {1: 2.5, 2: 0.25})
+    weights = pick(rng, None, "balanced", {0: 1, 1: 2.5, 2: 0.25})
     return DaREForestClassifier(class_weight=weights, **common)
 
 
@@ -232,7 +232,7 @@ def test_a_fraction_that_is_too_small_asks_for_more_bits() -> None:
 def test_a_class_weight_is_a_weight_of_rows() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(90, 3)), rng.integers(0, 3, 90)
-    model = DaREForestClassifier(n_estimators=3, class_weight={0: 3, 2: 0.5}, random_state=0)
+    model = DaREForestClassifier(n_estimators=3, class_weight={0: 3, 1: 1, 2: 0.5}, random_state=0)
     same = DaREForestClassifier(n_estimators=3, weight_bits=8, random_state=0)
     model.fit(X, y)
     same.fit(X, y, sample_weight=np.array([3, 1, 0.5])[y])

@@ -210,7 +210,7 @@ def statement_of(facts: dict[str, Any]) -> dict[str, Any]:
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": "model@1", "digest": some}],
-        "predicateType": "urn:letheon:attestation:unlearning:v1",
+        "predicateType": "urn:letheon:attestation:unlearning:v2",
         "predicate": {
             "ledger": {
                 "id": "test",
@@ -218,7 +218,13 @@ def statement_of(facts: dict[str, Any]) -> dict[str, Any]:
                 "previousCertificate": "genesis",
                 "checkpointBefore": some,
             },
-            "model": {"id": "model", "format": "letheon-v1", "before": some, "blinded": True},
+            "model": {
+                "id": "model",
+                "format": "letheon-v1",
+                "before": some,
+                "blinded": True,
+                "predictor": some,
+            },
             "dataset": {
                 "id": "data",
                 "scheme": "salted-slot-merkle-v1",

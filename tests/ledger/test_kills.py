@@ -52,7 +52,7 @@ def quick_folder() -> Iterator[Path]:
 
 def run_python(*command: str, **environment: str) -> str:
     """Run Python in the root of the repository; return what it prints."""
-    quiet = {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    quiet = {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,

@@ -247,8 +247,8 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_figures_of_an_exact_method_do_not_depend_on_who_was_erased(name: str) -> None:
+def facts_of_each(name: str, **given: Any) -> list[dict[str, Any]]:
+    """Return the facts of a certificate if the first, second, ... person is erased."""
     rng = np.random.default_rng(3)
     y = np.arange(24) % 2
     X, ids = rng.normal(size=(24, 3)) + y[:, None], [f"r{number:07d}" for number in range(24)]
@@ -267,9 +267,25 @@ def test_figures_of_an_exact_method_do_not_depend_on_who_was_erased(name: str) -
             training=training,
             since_retrain=0,
             retrain_seconds_per_row=None,
+            **given,
         )
         facts.append(compute(job).facts)
+    return facts
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_figures_of_an_exact_method_do_not_depend_on_who_was_erased(name: str) -> None:
+    facts = facts_of_each(name)
+    blinded = [other.pop("predictor")["sha256"] for other in facts]
     assert all(other == facts[0] for other in facts)
+    assert len({*blinded}) == len(blinded)
+
+
+def test_the_predictors_digest_confirms_a_guess_only_with_the_nonce() -> None:
+    guesses, same = (facts_of_each("forest", nonce=bytes(32)) for _ in range(2))
+    hidden = facts_of_each("forest")
+    assert [facts["predictor"] for facts in guesses] == [facts["predictor"] for facts in same]
+    assert not any(facts["predictor"] in [g["predictor"] for g in guesses] for facts in hidden)
 
 
 def public_digests(folder: Path) -> set[bytes]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from letheon.linear import _descent_theory
+from letheon.linear import _descent_plan
 from letheon.linear._descent import DescentToDeleteClassifier
 from letheon.linear._descent_steps import (
     DescentOutcome,
@@ -166,8 +166,8 @@ def noise_halved(patch: pytest.MonkeyPatch) -> None:
 
 def stop_loosened(patch: pytest.MonkeyPatch) -> None:
     """The noise is believed to hide a thousand times what it hides."""
-    before = _descent_theory.distance_limit
-    patch.setattr(_descent_theory, "distance_limit", lambda *args: 1000 * before(*args))
+    before = _descent_plan.distance_limit
+    patch.setattr(_descent_plan, "distance_limit", lambda *args: 1000 * before(*args))
 
 
 def noise_kept(patch: pytest.MonkeyPatch) -> None:

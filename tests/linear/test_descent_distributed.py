@@ -11,6 +11,7 @@ from scipy import stats
 
 from letheon.linear import _descent_steps
 from letheon.linear._descent import DescentToDeleteClassifier
+from letheon.linear._descent_plan import part_size
 from letheon.linear._descent_steps import (
     Parts,
     PartSolver,
@@ -21,12 +22,7 @@ from letheon.linear._descent_steps import (
     redraw_after_removal,
     train_parts,
 )
-from letheon.linear._descent_theory import (
-    DistributedPlan,
-    build_geometry,
-    natural_radius,
-    part_size,
-)
+from letheon.linear._descent_theory import DistributedPlan, build_geometry, natural_radius
 from letheon.linear._problem import FitProblem, Logistic
 from letheon.linear._solve import minimise_by_newton
 from letheon.noise import NoiseSource

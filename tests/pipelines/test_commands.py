@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import letheon
+from letheon.ledger import Ledger
 from tests.cli.ledgers import call, done
 from tests.pipelines.people import LEAVING, PEOPLE, N, fit_pipeline, mixed_frame, target, write_csv
 
@@ -142,3 +143,53 @@ def test_the_preprocessing_of_a_model_is_shown(home: Path) -> None:
     result = call("model", "show", "m", "--ledger", home)
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     assert {"age SimpleImputer", "city OneHotEncoder"} <= set(lines)
+
+
+def test_settings_of_a_new_model(home: Path) -> None:
+    rows = home.parent / "train.csv"
+    words = ("--rows", rows, "--ids", "customer", "--target", "age", "--method", "boosting")
+    settings = {"loss": "poisson", "max_leaves": "8", "colsample": "0.5", "y_max": "none"}
+    options = [word for item in settings.items() for word in ("--set", "=".join(item))]
+    frame = mixed_frame().assign(customer=PEOPLE)
+    frame["age"] = frame["age"].fillna(0).abs() + 0.5
+    frame.to_csv(rows, index=False)
+    done("model", "add", *words, "--name", "m", *options, "--ledger", home)
+    with Ledger.open(home) as ledger:
+        model = ledger.models.load("m").steps_[-1][1]
+    found = model.get_params()
+    assert [found[name] for name in settings] == ["poisson", 8, 0.5, None]
+    assert erase_and_audit(home, "m") == {"m": "V4"}
+
+
+WRONG_SETTINGS = {
+    "loss=poison": "loss='poison'; expected 'squared_error' or 'poisson'",
+    "max_leaves=1": "max_leaves='1'; expected a whole number from 2 to 64",
+    "max_leaves=8.5": "expected a whole number",
+    "colsample=nan": "colsample='nan'; expected a number above 0 and up to 1",
+    "leaves=8": "'leaves' is not a setting of BoostingRegressor; expected one of: colsample",
+    "random_state=3": "'random_state' is not a setting",
+    "loss": "expected NAME=VALUE",
+    "=3": "expected NAME=VALUE",
+    "loss=": "expected NAME=VALUE",
+}
+
+
+@pytest.mark.parametrize("text", WRONG_SETTINGS)
+def test_wrong_settings_are_refused(home: Path, text: str) -> None:
+    rows = home.parent / "train.csv"
+    words = ("--rows", rows, "--ids", "customer", "--target", "age", "--method", "boosting")
+    result = call("model", "add", *words, "--name", "m", "--set", text, "--ledger", home)
+    assert result.exit_code in (2, 4)
+    assert WRONG_SETTINGS[text] in " ".join(result.output.replace("│", " ").split())
+    assert done("model", "list", "--ledger", home) == []
+
+
+def test_settings_are_for_a_new_model_and_given_once(home: Path) -> None:
+    rows = home.parent / "train.csv"
+    twice = ("--set", "max_depth=3", "--set", "max_depth=4")
+    result = call("model", "add", "--rows", rows, "--name", "m", *ROLES, *twice, "--ledger", home)
+    assert result.exit_code == 2
+    assert "was given twice" in result.output
+    letheon.save(fit_pipeline("dare"), home.parent / "model")
+    words = (home.parent / "model", "--rows", rows, "--name", "m", *ROLES, *twice[:2])
+    assert call("model", "add", *words, "--ledger", home).exit_code == 2

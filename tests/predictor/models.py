@@ -5,8 +5,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA as SklearnPCA
+from sklearn.feature_selection import SelectKBest, f_classif
 from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import Normalizer
+from sklearn.preprocessing import KBinsDiscretizer, Normalizer, SplineTransformer
+from sklearn.preprocessing import StandardScaler as SklearnScaler
 from sklearn.tree import DecisionTreeRegressor
 
 from letheon import (
@@ -26,6 +29,7 @@ from letheon import (
 )
 from letheon.preprocessing import (
     ForgetColumnTransformer,
+    KeyedSample,
     OneHotEncoder,
     OrdinalEncoder,
     QuantileBinner,
@@ -171,6 +175,35 @@ OTHERS: dict[str, Case] = {
     "texts": (make_pipeline(TfidfVectorizer(), MultinomialNB()), TEXTS, THREE),
     "pca": (
         make_pipeline(PCA(random_state=0), Normalizer(), GaussianNB(random_state=0)),
+        NUMBERS,
+        TWO,
+    ),
+    "sampled-pca": (
+        make_pipeline(KeyedSample(SklearnPCA(2), n_people=100, random_state=0), make_forest()),
+        NUMBERS,
+        THREE,
+    ),
+    "sampled-bins": (
+        make_pipeline(
+            KeyedSample(
+                KBinsDiscretizer(4, encode="ordinal", quantile_method="linear"), random_state=0
+            ),
+            GaussianNB(random_state=0),
+        ),
+        NUMBERS,
+        TWO,
+    ),
+    "sampled-best": (
+        make_pipeline(
+            KeyedSample(SplineTransformer(4), random_state=0),
+            KeyedSample(SelectKBest(f_classif, k=3), random_state=0),
+            RidgeClassifier(random_state=0),
+        ),
+        NUMBERS,
+        THREE,
+    ),
+    "naive-scaler": (
+        make_pipeline(NaiveUnlearner(SklearnScaler(), random_state=0), GaussianNB(random_state=0)),
         NUMBERS,
         TWO,
     ),

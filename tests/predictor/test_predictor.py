@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
+from sklearn.impute import KNNImputer
 from sklearn.neighbors import KNeighborsClassifier
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import QuantileTransformer
 
 import letheon
 from letheon import DaREForestClassifier, DaREForestRegressor, NaiveUnlearner, SISAClassifier, _core
@@ -118,9 +119,10 @@ def test_the_spent_budget_is_not_published() -> None:
     [
         NaiveUnlearner(KNeighborsClassifier(), random_state=0),
         SISAClassifier(KNeighborsClassifier(), random_state=0),
-        make_pipeline(KeyedSample(StandardScaler()), GaussianNB()),
+        make_pipeline(KeyedSample(KNNImputer()), GaussianNB()),
+        make_pipeline(KeyedSample(QuantileTransformer(n_quantiles=9)), GaussianNB()),
         make_pipeline(RandomFeatures(random_state=0), GaussianNB()),
-        make_pipeline(NaiveUnlearner(StandardScaler()), GaussianNB()),
+        make_pipeline(NaiveUnlearner(KNNImputer()), GaussianNB()),
         NearestCentroid(),
     ],
     ids=lambda model: repr(model)[:40],

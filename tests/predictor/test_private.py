@@ -8,6 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.decomposition import PCA as SklearnPCA
+from sklearn.preprocessing import KBinsDiscretizer
+from sklearn.preprocessing import StandardScaler as SklearnScaler
 
 import letheon
 from letheon import (
@@ -16,10 +19,11 @@ from letheon import (
     DaREForestRegressor,
     FisherClassifier,
     InfluenceClassifier,
+    NaiveUnlearner,
     SISAClassifier,
 )
 from letheon.data import CategoryColumns
-from letheon.preprocessing import OneHotEncoder, QuantileBinner, StandardScaler
+from letheon.preprocessing import KeyedSample, OneHotEncoder, QuantileBinner, StandardScaler
 from letheon.seeds import Purpose, keyed_hash_ints
 from letheon.sums import GaussianNB, MultinomialNB, Ridge
 from tests.predictor.models import make_pipeline
@@ -54,6 +58,22 @@ MODELS: dict[str, tuple[Any, Any, Any]] = {
             QuantileBinner(n_bins=16, random_state=SEED),
             OneHotEncoder(handle_unknown="ignore"),
             MultinomialNB(),
+        ),
+        X,
+        Y,
+    ),
+    "sampled": (
+        make_pipeline(
+            KeyedSample(SklearnPCA(4, svd_solver="randomized"), random_state=SEED),
+            KeyedSample(KBinsDiscretizer(8, encode="ordinal", quantile_method="linear")),
+            DaREForestClassifier(n_estimators=2, random_state=SEED),
+        ),
+        X,
+        Y,
+    ),
+    "naive scaler": (
+        make_pipeline(
+            NaiveUnlearner(SklearnScaler(), random_state=SEED), GaussianNB(random_state=SEED)
         ),
         X,
         Y,

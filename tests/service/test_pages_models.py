@@ -387,7 +387,8 @@ def test_only_the_buttons_of_the_page_are_actions(desk: Desk) -> None:
 # In a browser.
 
 
-WIDTHS = (400, 700, 900, 1200)
+# Wide after narrow, and the reverse: a canvas is drawn again only after the layout.
+WIDTHS = (400, 700, 900, 1200, 640, 1000, 480, 1300, 820, 1200, 400, 1400, 960)
 
 
 @dataclass

@@ -31,7 +31,7 @@ ONE_LIFE = [
 
 def reports(folder: Path) -> dict[str, Any]:
     """Return what a process of its own tells of both stories."""
-    quiet = {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    quiet = {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-m", "tests.service.killing", str(folder)],
         cwd=ROOT,

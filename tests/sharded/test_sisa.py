@@ -42,12 +42,20 @@ def tree(**settings: Any) -> SISAClassifier:
     return SISAClassifier(DecisionTreeClassifier(), n_shards=3, random_state=0, **settings)
 
 
+# Without rows of weight 0 the default ids of the other rows change, and so do their shards.
+OTHER_SHARDS = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "other ids are in other shards"
+    for kind in ("dense", "sparse")
+}
+
+
 @parametrize_with_checks(
     [
         SISAClassifier(LogisticRegression()),
         SISARegressor(Ridge()),
         SISAClassifier(SGDClassifier(loss="log_loss"), n_shards=2, n_slices=2, epochs=3),
-    ]
+    ],
+    expected_failed_checks=lambda _: OTHER_SHARDS,
 )
 @pytest.mark.filterwarnings("ignore::letheon.exceptions.ShardingWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -83,9 +83,13 @@ def _example() -> str:
     return (DATA / "example.json").read_text()
 
 
-def example() -> Statement:
+def example(kind: str = "urn:letheon:attestation:unlearning:v1") -> Statement:
     """A filled statement, fresh each time."""
-    return dict(json.loads(_example()))
+    filled = dict(json.loads(_example()))
+    if kind != filled["predicateType"]:
+        filled["predicateType"] = kind
+        filled["predicate"]["model"]["predictor"] = {"sha256": sha(b"predictor").hex()}
+    return filled
 
 
 def statement(kind: str, name: str, digest: str, predicate: dict[str, Any]) -> Statement:

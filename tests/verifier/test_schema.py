@@ -18,6 +18,7 @@ from letheon.verifier import (
     ROTATION,
     SCHEMAS,
     UNLEARNING,
+    UNLEARNING_V1,
     VerificationError,
     check_schema,
 )
@@ -26,7 +27,8 @@ from tests.verifier import maker
 Draft202012Validator: Any = importlib.import_module("jsonschema").Draft202012Validator
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = {
-    UNLEARNING: maker.example(),
+    UNLEARNING_V1: maker.example(),
+    UNLEARNING: maker.example(UNLEARNING),
     PURGE: maker.purge_of(maker.certificates(maker.honest_bundle())[0], 2),
     ROTATION: maker.rotation(maker.ROOT, maker.SECOND, 3),
     REVOCATION: maker.revocation(maker.ROOT, 3),
@@ -78,8 +80,9 @@ def ends_in_a_line_break(value: Any) -> bool:
 
 
 def test_published_schema_is_the_one_in_use() -> None:
-    published = json.loads((DOCS / "certificate.schema.json").read_text())
-    assert published == SCHEMAS[UNLEARNING]
+    files = {UNLEARNING_V1: "certificate.v1.schema.json", UNLEARNING: "certificate.schema.json"}
+    for kind, name in files.items():
+        assert json.loads((DOCS / name).read_text()) == SCHEMAS[kind]
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
@@ -91,7 +94,14 @@ def test_schema_is_a_json_schema_and_takes_its_example(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "least"),
-    [(UNLEARNING, 900), (PURGE, 300), (ROTATION, 100), (REVOCATION, 80), (INDEX, 80)],
+    [
+        (UNLEARNING_V1, 900),
+        (UNLEARNING, 910),
+        (PURGE, 300),
+        (ROTATION, 100),
+        (REVOCATION, 80),
+        (INDEX, 80),
+    ],
 )
 def test_variants_are_judged_as_by_jsonschema(kind: str, least: int) -> None:
     refused = 0

@@ -538,7 +538,8 @@ void Pilot::add_leaf(std::size_t output, std::span<const std::uint32_t> rows, Pa
 }  // namespace
 
 std::vector<Tree> grow_chain(const Spec& spec, std::size_t chain, const Table& table,
-                             const Targets& targets, std::span<const Slot> rows) {
+                             const Targets& targets, std::span<const Slot> rows,
+                             Progress& progress) {
   const BinnedRows binned(spec, table, rows);
   Pilot pilot(spec, table, targets, rows, binned.weights);
   TreeGrower grower(spec, binned);
@@ -555,6 +556,7 @@ std::vector<Tree> grow_chain(const Spec& spec, std::size_t chain, const Table& t
         pilot.add_leaf(k, leaf, total, shift);
       });
     }
+    progress.add();
   }
   return trees;
 }

@@ -170,7 +170,7 @@ void Model::settle_content(Content& content, std::size_t n_threads) const {
   encode(content, n_threads);
   if (content.settled < spec_.n_rounds) {
     compute_values(input_of(content), content.settled, content.codes, content.trees,
-                   content.checks, n_threads);
+                   content.checks, n_threads, progress_);
     content.settled = spec_.n_rounds;
   }
 }
@@ -199,7 +199,8 @@ void Model::regrow(Content& content, std::size_t n_threads) const {
   const ValueInput input = input_of(content);
   run_tasks(chains.size(), n_threads, [&](std::size_t, std::size_t i) {
     const std::uint32_t chain = chains[i];
-    auto trees = grow_chain(spec_, chain, content.table, input.targets, members[chain]);
+    auto trees = grow_chain(spec_, chain, content.table, input.targets, members[chain],
+                            progress_);
     const std::size_t first = std::size_t{spec_.first_round(chain)} * content.frame.n_outputs;
     for (std::size_t t = 0; t < trees.size(); ++t) {
       Tree& old = content.trees[first + t];

@@ -331,7 +331,7 @@ class ValuePass {
 
 void compute_values(const ValueInput& input, std::uint32_t first, const Codes& codes,
                     std::vector<Tree>& trees, std::vector<std::vector<State>>& checks,
-                    std::size_t n_threads) {
+                    std::size_t n_threads, Progress& progress) {
   ValuePass pass(input, codes, trees, n_threads);
   // A check point at `first` itself is as old as the value that changed in the round before it.
   std::uint32_t number = (first > 0 ? first - 1 : 0) / kCheckRounds * kCheckRounds;
@@ -341,6 +341,7 @@ void compute_values(const ValueInput& input, std::uint32_t first, const Codes& c
   }
   for (; number < input.spec.n_rounds; ++number) {
     pass.compute(number);
+    progress.add();
     if (number % kCheckRounds == 0 && number > 0) {
       std::ranges::copy(pass.states(), checks[number / kCheckRounds].begin());
     }

@@ -67,6 +67,7 @@ void Forest::fit(const Batch& batch, std::uint32_t n_classes, const IdBatch& ids
   run_tasks(content.trees.size(), n_threads, [&](std::size_t worker, std::size_t t) {
     Grower(content.table, spec_, scratch[worker]).settle(content.trees[t], spec_.tree_keys[t]);
     content.trees[t].shrink();
+    progress_.add();
   });
   const auto lock = changing();
   content_ = std::move(content);

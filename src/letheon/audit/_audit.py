@@ -30,6 +30,7 @@ from letheon.audit._levels import (
     check_residue,
     rebuild_model,
 )
+from letheon.audit._predictor import check_predictor
 from letheon.measures import Measure
 from letheon.verifier import (
     SMALL,
@@ -186,6 +187,11 @@ def audit(
     AuditReport
         A verdict with its reason for each level and model, and an overall verdict: "passed",
         "failed" or "incomplete".
+
+    Raises
+    ------
+    ValueError
+        There is no such level.
 
     Notes
     -----
@@ -462,13 +468,16 @@ def _audit_model(inputs: _ModelInputs) -> Iterator[LevelResult]:
     if isinstance(model, LevelResult):
         yield model
         return
+    kind = _read_guarantee_kind(model)
+    wrong_predictor = check_predictor(audited, model, _LEVEL_BY_KIND.get(kind, "V4"))
+    if wrong_predictor is not None and options.includes("V4", "V5"):
+        yield wrong_predictor
     if data.verdict != "fail" and inputs.log is not None:
         yield from _audit_committed(inputs.log, audited, model, options)
     else:
         wrong = "this level needs the log of the bundle, and V1 failed"
         if data.verdict == "fail":
             wrong = "this level needs the rows that the certificate commits to, and V2 failed"
-        kind = _read_guarantee_kind(model)
         selected = [level for level in _NEED_ROWS_AND_LOG if options.includes_level(level, kind)]
         yield from (LevelResult(level, audited.name, "fail", wrong) for level in selected)
     if options.includes("V6") and audited.name in options.canaries:
@@ -488,7 +497,7 @@ def _audit_committed(
         if wants_v4:
             yield options.mark_promised(verdict, kind)
     if options.includes_level("V5", kind):
-        verdict, _ = _run_check("V5", audited, lambda: (check_bound(audited, model), None))
+        verdict, _ = _run_check("V5", audited, lambda: (check_bound(log, audited, model), None))
         yield options.mark_promised(verdict, kind)
     if options.includes("own"):
         yield from run_measures(options.measures, model, rederived, audited)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from letheon.audit._bundle import AuditedModel, LevelResult
-from letheon.audit._levels import find_claim_mismatch, has_same_environment
+from letheon.audit._bundle import AuditedModel, LevelResult, LogFacts
+from letheon.audit._levels import find_claim_mismatch
 from letheon.audit._objective import (
     Floats,
     Objective,
@@ -28,6 +28,7 @@ from letheon.audit._objective import (
     mismatch_delta,
     noise_bounds,
 )
+from letheon.audit._predictor import has_same_environment
 from letheon.audit._rederive import FEATURES, check_file_content, unwrap_model
 from letheon.data import Rows
 from letheon.linear import choose_noise_scale, plan_descent
@@ -109,9 +110,9 @@ def find_withdrawn_mechanism(audited: AuditedModel) -> LevelResult | None:
     return LevelResult("V5", audited.name, "skipped", reason)
 
 
-def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
+def check_bound(log: LogFacts, audited: AuditedModel, model: Any) -> LevelResult:
     """Return the result of V5 for a model of a bundle and its newest certificate."""
-    claims, wrong = audited.newest.predicate, find_claim_mismatch(audited, model)
+    claims, wrong = audited.newest.predicate, find_claim_mismatch(log, audited, model)
     if wrong:
         return LevelResult("V5", audited.name, "fail", wrong)
     findings = check_file_content(

@@ -17,7 +17,7 @@ from letheon import state, verifier
 from letheon.data import Rows
 from letheon.exceptions import StateError
 from letheon.ledger.certificates import explanations
-from letheon.ledger.models.commitment import RowSlots
+from letheon.ledger.models.commitment import RowSlots, locate_salt
 from letheon.verifier import (
     LARGEST,
     SMALL,
@@ -48,6 +48,7 @@ LEVELS: dict[str, tuple[str, str]] = {
 }
 _NONCE_BYTES = 32
 _TRAINING = {"rule", "beacon", "keyCommitment", "key"}
+_SALT = "settings.json"
 
 
 @dataclass(frozen=True)
@@ -310,16 +311,22 @@ class AuditedModel:
         """
         sizes = {"model.blob": LARGEST, "rows.blob": LARGEST, "vault.blob": LARGEST}
         files: dict[str, bytes | str] = {}
-        for name, most in (sizes | {"training.json": SMALL}).items():
+        for name, most in (sizes | {"training.json": SMALL, _SALT: SMALL}).items():
             try:
-                files[name] = read_capped(self.folder / name, most)
+                files[name] = self._read_file(name, most)
             except (VerificationError, OSError) as error:
                 files[name] = f"{name}: {error}"
         return replace(self, files=files)
 
+    def _read_file(self, name: str, most: int) -> bytes:
+        path = self.folder / name
+        if name == _SALT:  # not among the model's files, whose names older readers know
+            path = locate_salt(self.folder)
+        return read_capped(path, most)
+
     def _read(self, name: str, most: int) -> bytes:
         if self.files is None:
-            return read_capped(self.folder / name, most)
+            return self._read_file(name, most)
         content = self.files[name]
         if isinstance(content, str):
             raise VerificationError(content)
@@ -339,6 +346,11 @@ class AuditedModel:
     def content(self) -> bytes:
         """The bytes of the model's file without the nonce at its start."""
         return self.raw[_NONCE_BYTES:]
+
+    @property
+    def nonce(self) -> bytes:
+        """The nonce at the start of the model's file."""
+        return self.raw[:_NONCE_BYTES]
 
     @property
     def is_subject(self) -> bool:
@@ -378,6 +390,14 @@ class AuditedModel:
                 f"training.json does not have the expected keys {sorted(_TRAINING)}"
             )
         return facts
+
+    @cached_property
+    def salt(self) -> bytes:
+        """The salt of the commitments to settings and seeds, from the bundle's proofs."""
+        opening = parse_strict(self._read(_SALT, SMALL), SMALL)
+        if type(opening) is not dict or opening.keys() != {"salt"}:
+            raise VerificationError("the proof of the settings does not contain a salt")
+        return verifier.from_hex(opening["salt"])
 
     def _decode_file(self, name: str) -> Any:
         data = self._read(name, LARGEST)
@@ -424,7 +444,22 @@ class LogFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder that `Ledger.export` wrote; its content is not trusted."""
+    """A folder that `Ledger.export` wrote; its content is not trusted.
+
+    Parameters
+    ----------
+    folder : Path
+        The exported folder.
+    key : str
+        First public key of the ledger, in hexadecimal digits.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from letheon.audit import Bundle
+    >>> Bundle(Path("exported"), key="00" * 32).folder.name
+    'exported'
+    """
 
     folder: Path
     key: str

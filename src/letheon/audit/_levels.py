@@ -1,10 +1,7 @@
 """Checks of recorded requests (V1), data (V2), residue (V3), model bytes (V4) and canaries (V6).
 
-V4 also checks that the training seed was fixed before the erasure requests were known:
-``seed = HKDF-SHA256(key, beacon)``. The log contains a commitment to the key, and the first
-checkpoint after it is the beacon, so the operator cannot choose a seed for its effect on the model.
-The seed is fixed when a model is registered or retrained and stays the same until the next retrain
-(`letheon.verifier.check_chain`). The log is trusted if V1 passes.
+V4 also checks what the log fixed before the erasure requests were known: the settings and the seed
+(`letheon.audit._registration`).
 
 V6: the auditor draws canary rows from one pool and splits them at random. One half is used for
 training and then erased; the other half is never used. If the model forgot, the split is still
@@ -28,27 +25,20 @@ from scipy.stats import rankdata
 
 from letheon import state
 from letheon.audit._bundle import AuditedModel, Bundle, LevelResult, LogFacts
+from letheon.audit._predictor import has_same_environment
 from letheon.audit._rederive import check_file_content, check_rederivation
+from letheon.audit._registration import find_seed_error, find_settings_error, has_fixed_settings
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
-from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, make_claim, reject_beyond_method
 from letheon.ledger.certificates.facts import (
-    describe_execution,
     method_parameters,
     reject_false_claims,
     replay_of,
 )
-from letheon.ledger.keys.keyring import commit_to_key, derive_training_seed
 from letheon.ledger.models.commitment import build_tree
 from letheon.ledger.purge.scan import Markers, scan_files
 from letheon.ledger.requests.states import STATES
-from letheon.verifier import SignedStatement
 
-_DERIVED = "hkdf-sha256-epoch-v1"
-_CALLER = "caller-seed-v1"
-_BEACON = "checkpoint:"
-# Bytes must agree if these entries are the same here.
-_ENVIRONMENT_KEYS = ("lockfile", "python", "kernel")
 # States of verified requests that are not applied to the model yet.
 _WAITING = frozenset({"verified", "queued", "applying", "retry_wait"})
 _DAY = 86_400
@@ -99,10 +89,7 @@ class _RequestHistory:
 def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> LevelResult | None:
     """Check that recorded requests were handled in time.
 
-    Return None if the log has no events of requests.
-
-    If `models` is given (numbers of models, as in events), only requests to these models count. The
-    verdict is "fail" if a request was verified, is past its deadline and is neither erased nor
+    The verdict is "fail" if a request was verified, is past its deadline and is neither erased nor
     rejected nor on hold. Requests that were never recorded are not covered.
 
     Parameters
@@ -110,11 +97,17 @@ def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> Lev
     bundle : Bundle
         The bundle.
     models : collection of int, optional
-        Numbers of models.
+        Numbers of models, as in events; by default, requests to all models count.
 
     Returns
     -------
     LevelResult or None
+        None if the log has no events of requests.
+
+    Examples
+    --------
+    >>> check_requests(Bundle(Path("exported"), "00" * 32)) is None
+    True
     """
     histories: dict[str, _RequestHistory] = {}
     others: set[str] = set()
@@ -166,7 +159,6 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from letheon.audit import check_residue
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "rows.csv").write_text("name,age")
     ...     result = check_residue({"rows": folder}, ["a-forgotten-person"])
@@ -241,114 +233,6 @@ def _decode_marker(number: int, marker: bytes) -> str:
         ) from error
 
 
-def find_seed_error(log: LogFacts, audited: AuditedModel, model: Any) -> str | None:
-    """Return what is wrong with the seed of a model; None if it agrees with the certificate."""
-    claimed = audited.newest.predicate["method"]["trainingRandomness"]
-    training, retrain = audited.training, _last_retrain(audited)
-    if any(training.get(name) != claimed[name] for name in ("rule", "beacon", "keyCommitment")):
-        return "training.json and the certificate disagree about the seed"
-    if claimed["rule"] == _CALLER:
-        return _find_choice_error(audited, str(training["key"]), retrain)
-    if claimed["rule"] != _DERIVED:
-        return f"the seed rule {claimed['rule']} is unknown"
-    return _find_beacon_error(log, audited, claimed, retrain) or _find_key_error(
-        str(training["key"]), claimed, model
-    )
-
-
-def _find_key_error(key: str, claimed: dict[str, str], model: Any) -> str | None:
-    try:
-        secret = bytes.fromhex(key)
-    except ValueError:
-        return "the training key is not hexadecimal text"
-    if commit_to_key(secret) != claimed["keyCommitment"]:
-        return "the training key does not match its commitment"
-    beacon = bytes.fromhex(claimed["beacon"].removeprefix(_BEACON))
-    if not _has_seed(model, derive_training_seed(secret, beacon)):
-        return "the seed is not the one derived from key and beacon"
-    return None
-
-
-def _last_retrain(audited: AuditedModel) -> SignedStatement | None:
-    """Return the certificate of the newest retrain, or None if the model was never retrained.
-
-    That retrain fixed the seed of the model.
-    """
-    names = [opened.predicate["method"]["name"] for opened in audited.certificates]
-    if RETRAIN not in names:
-        return None
-    return audited.certificates[len(names) - 1 - names[::-1].index(RETRAIN)]
-
-
-def _find_choice_error(
-    audited: AuditedModel, key: str, retrain: SignedStatement | None
-) -> str | None:
-    if key:
-        return "the operator chose the seed, but training.json has a training key"
-    if retrain is not None:
-        return "the operator chose the seed of a retrain, when the erased rows were known"
-    is_stated = "operator-chose-the-seed" in audited.newest.predicate["notClaimed"]
-    return None if is_stated else "the operator chose the seed, and the certificate does not say so"
-
-
-def _find_beacon_error(
-    log: LogFacts, audited: AuditedModel, claimed: dict[str, str], retrain: SignedStatement | None
-) -> str | None:
-    """Return what is wrong with the commitment to the key or with the beacon, or None."""
-    digest = claimed["keyCommitment"]
-    matches = (entry for entry in log.commitments if entry.event["training"] == digest)
-    first = next(matches, None)
-    if first is None or not _is_intent(log, audited, first.event, retrain):
-        return "the log has no commitment to the training key from before the training"
-    after = [(size, text) for text, size in log.checkpoint_sizes.items() if size > first.place]
-    if not after or f"{_BEACON}{min(after)[1]}" != claimed["beacon"]:
-        return "the beacon is not the first checkpoint after the commitment to the training key"
-    if retrain is not None:
-        published = log.published.get(retrain.predicate["erasure"]["batch"], -1)
-        if min(after)[0] > published:
-            return "the beacon is later than the model that was trained with it"
-    return None
-
-
-def _is_intent(
-    log: LogFacts, audited: AuditedModel, event: dict[str, Any], retrain: SignedStatement | None
-) -> bool:
-    """Return whether an event announces the training, or the retrain, of this model."""
-    if retrain is not None:
-        batch = retrain.predicate["erasure"]["batch"]
-        return event.get("kind") == "sealed" and event.get("batch") == batch
-    registered = audited.certificates[0].predicate["model"]["before"]["sha256"]
-    entries = [entry.event for entry in log.commitments if entry.is_registration_of(registered)]
-    folders = [entry.get("model") for entry in entries]
-    return event.get("kind") == "training" and [event.get("model")] == folders
-
-
-def _has_seed(model: Any, seed: int) -> bool:
-    """Return whether a model was trained with this seed.
-
-    The steps of a pipeline must have the seeds that are derived from it.
-    """
-    if "random_state" in model.get_params(deep=False):
-        return bool(model.seed_ == seed)
-    return hasattr(model, "steps_") and _has_same_seeds(model, fresh_copy(model, seed))
-
-
-def _has_same_seeds(fitted: Any, fresh: Any) -> bool:
-    """Return whether the parts of a fitted pipeline have the seeds of those of an unfitted one."""
-    if hasattr(fitted, "steps_"):
-        steps, wanted = dict(fitted.steps_), dict(fresh.steps)
-    elif hasattr(fitted, "transformers_"):
-        steps = {name: step for name, step, _ in fitted.transformers_}
-        wanted = {name: step for name, step, _ in fresh.transformers}
-        wanted["remainder"] = fresh.remainder
-    else:
-        is_seeded = hasattr(fitted, "seed_") and "random_state" in fresh.get_params(deep=False)
-        return not is_seeded or bool(fitted.seed_ == fresh.random_state)
-    return steps.keys() <= wanted.keys() and all(
-        _has_same_seeds(step, wanted[name]) for name, step in steps.items()
-    )
-
-
 def rebuild_model(audited: AuditedModel, level: str, trusted: Iterable[Any] = ()) -> Any:
     """Return the model built from its file, or a `LevelResult` if it cannot be built.
 
@@ -392,12 +276,6 @@ def check_data(audited: AuditedModel) -> LevelResult:
     return LevelResult("V2", audited.name, "pass", reason, {"rows": n_rows})
 
 
-def has_same_environment(audited: AuditedModel) -> bool:
-    """Return whether the certificate names the libraries and the CPU kernel of this machine."""
-    own, stated = describe_execution(), audited.newest.predicate["execution"]
-    return all(own[key] == stated[key] for key in _ENVIRONMENT_KEYS)
-
-
 def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
     """Return the result of V4, and the re-derived model (None if there is none).
 
@@ -405,7 +283,7 @@ def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[Level
     remaining rows.
     """
     name = audited.name
-    wrong = find_claim_mismatch(audited, model) or find_seed_error(log, audited, model)
+    wrong = find_claim_mismatch(log, audited, model) or find_seed_error(log, audited, model)
     if wrong:
         return LevelResult("V4", name, "fail", wrong), None
     content, same_place = audited.content, has_same_environment(audited)
@@ -421,17 +299,22 @@ def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[Level
     verdict, rederived = check_rederivation(
         model, audited.rows, content=content, name=name, same_place=same_place
     )
+    details = dict(verdict.details)
     if unused := log.unused_training_keys:
-        verdict = replace(verdict, details={**verdict.details, "unusedTrainingKeys": unused})
-    return verdict, rederived
+        details["unusedTrainingKeys"] = unused
+    if not has_fixed_settings(log, audited):
+        details["settings"] = "not fixed before the first removal"
+    return replace(verdict, details=details), rederived
 
 
-def find_claim_mismatch(audited: AuditedModel, model: Any) -> str | None:
-    """Return how a model differs from its certificates in settings or claims, or None.
+def find_claim_mismatch(log: LogFacts, audited: AuditedModel, model: Any) -> str | None:
+    """Return how a model differs from its registration or certificates, or None.
 
-    The settings must agree with every certificate. Settings that were fixed before the first
-    request cannot contain data of an erased row.
+    The settings must agree with the registration and with every certificate. Settings that were
+    fixed before the first request cannot contain data of an erased row.
     """
+    if wrong := find_settings_error(log, audited, model):
+        return wrong
     for certificate in audited.certificates:
         method = certificate.predicate["method"]
         try:
@@ -485,7 +368,6 @@ class Canaries:
 
     Examples
     --------
-    >>> from letheon.audit import Canaries
     >>> canaries = Canaries([[0.0], [1.0]], [0, 1], [[2.0], [3.0]], [1, 0], level=0.05)
     >>> canaries.level
     0.05
@@ -526,7 +408,6 @@ def check_canaries(model: Any, canaries: Canaries, name: str = "") -> LevelResul
     --------
     >>> import numpy as np
     >>> from sklearn.naive_bayes import GaussianNB
-    >>> from letheon.audit import Canaries, check_canaries
     >>> rng = np.random.default_rng(0)
     >>> X, y = rng.normal(size=(80, 2)), rng.integers(0, 2, 80)
     >>> model = GaussianNB().fit(X[:40], y[:40])

@@ -22,7 +22,7 @@ encode a row.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from sklearn import config_context, get_config
 
 from letheon import state
 from letheon.audit._bundle import LevelResult
+from letheon.audit._merge import MERGED_SETTINGS, is_whole, merge_neutral_settings
 from letheon.audit._tolerance import Difference, join_places, judge_differences, list_differences
 from letheon.base import ForgetMixin, neutral_parameters
 from letheon.compose import clone_unfitted
@@ -42,7 +43,7 @@ from letheon.ledger.certificates.facts import replay_of
 from letheon.linear import fingerprint_rows
 from letheon.parallel import one_thread
 from letheon.search import ForgetSearchCV
-from letheon.state import Instance, Items, Record, Scalar, to_bytes
+from letheon.state import Instance, Items, Record, to_bytes
 
 _SHOWN = 3
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,5}){0,3}([a-z]{1,4}[0-9]{0,3})?")
@@ -51,15 +52,11 @@ _VERSIONED = ("python", "numpy", "scipy", "scikit-learn")
 # The last bits of features depend on the batch in which they were computed.
 FEATURES = 1e-3
 _ROWS = re.compile(r"\brows_\.(X|y|ids)\b")
-_MOST_JOBS = 1024
-_MOST_TALK = 100
 _MOST_MEMORY = 2**20
 _MOST_BYTES = 2**48
 _MOST_ROWS = 2**32
 _WORDS = frozenset({"default", "pandas", "polars", "diagram", "text", "spmatrix", "sparray"})
 _DEVICE = re.compile("auto|cpu|mps|cuda(:[0-9]{1,2})?")
-# Paths to parameters, and to fitted steps, which keep their seed parameter.
-_STEPS = re.compile(r"(fitted_/steps/|parts_/step/|[a-z]([a-z0-9_]*[a-z0-9])?/)*")
 
 
 class CannotRederiveError(LetheonError, ValueError):
@@ -85,6 +82,17 @@ def rederive(model: Any, rows: Rows) -> Any:
     ------
     CannotRederiveError
         The settings are not plain values, or the model keeps state outside its file.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.audit import rederive
+    >>> from letheon.data import Rows, as_ids, hold_table, hold_target
+    >>> rows = Rows(hold_table([[0.0], [1.0]]), hold_target(["a", "b"]), as_ids([7, 8]))
+    >>> model = NearestCentroid().fit([[0.0], [1.0], [5.0]], ["a", "b", "b"], ids=[7, 8, 9])
+    >>> _ = model.forget([9])
+    >>> rederive(model, rows).digest() == model.digest()
+    True
     """
     wrong = find_unsafe_settings(model)
     if wrong:
@@ -149,6 +157,15 @@ def compare(
         names of libraries. "fail": bytes differ, and other libraries do not explain it. "skipped":
         bytes differ, but the model was made with other libraries or another CPU kernel, and the
         difference is within the tolerance of the method, or no tolerance is known for it.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.audit import compare
+    >>> model = NearestCentroid().fit([[0.0], [1.0]], ["a", "b"])
+    >>> other = NearestCentroid().fit([[0.0], [2.0]], ["a", "b"])
+    >>> compare(model, model).verdict, compare(model, other).verdict
+    ('pass', 'fail')
     """
     if content is not None and state.encode(model) != content:
         return LevelResult("V4", name, "fail", "the file contains bytes that the model does not")
@@ -188,10 +205,29 @@ def check_rederivation(
 ) -> tuple[LevelResult, Any]:
     """Re-derive a model and compare the two.
 
-    Return the result of V4, and the re-derived model or None if it could not be trained.
+    Parameters
+    ----------
+    model, content, name, same_place
+        As for `compare`.
+    rows : Rows
+        As for `rederive`.
 
-    If the fresh fit raises, the model fails, because it cannot have been trained on these rows. The
-    result is "skipped" only if a library is not installed here.
+    Returns
+    -------
+    LevelResult, estimator or None
+        The result of V4, and the re-derived model; None if it could not be trained. If the fresh
+        fit raises, the result is "fail", because the model cannot have been trained on these rows.
+        It is "skipped" only if a library is not installed here.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.audit import check_rederivation
+    >>> from letheon.data import Rows, as_ids, hold_table, hold_target
+    >>> rows = Rows(hold_table([[0.0], [1.0]]), hold_target(["a", "b"]), as_ids([7, 8]))
+    >>> model = NearestCentroid().fit(rows.X, rows.y, ids=[7, 8])
+    >>> check_rederivation(model, rows)[0].verdict
+    'pass'
     """
     try:
         rederived = rederive(model, rows)
@@ -423,20 +459,9 @@ def _find_noisy_part(model: Any) -> str:
     return ""
 
 
-def _is_whole(value: Any, most: int) -> bool:
-    return type(value) is int and -most <= value <= most
-
-
 def _is_size(value: Any) -> bool:
     whole = type(value) is int or (type(value) is float and value.is_integer())
     return whole and 0 <= value <= _MOST_BYTES
-
-
-MERGED_SETTINGS: dict[str, Callable[[Any], bool]] = {
-    "n_jobs": lambda value: value is None or _is_whole(value, _MOST_JOBS),
-    "verbose": lambda value: type(value) is bool or _is_whole(value, _MOST_TALK),
-    "rebuild": lambda value: value in ("lazy", "eager"),
-}
 
 
 # Neutral settings that a fresh fit copies from the model; they are in no certificate.
@@ -446,7 +471,7 @@ _COPIED_SETTINGS: dict[str, Callable[[Any], bool]] = {
         value is None or (type(value) is str and bool(_DEVICE.fullmatch(value)))
     ),
     "max_memory": lambda value: value is None or _is_size(value),
-    "batch_size": lambda value: value is None or _is_whole(value, _MOST_ROWS),
+    "batch_size": lambda value: value is None or is_whole(value, _MOST_ROWS),
 }
 
 
@@ -491,108 +516,4 @@ def read_sklearn_config(model: Any) -> dict[str, Any] | None:
 def _is_plain(value: Any) -> bool:
     if value is None or type(value) is bool:
         return True
-    return _is_whole(value, _MOST_MEMORY) or (type(value) is str and value in _WORDS)
-
-
-def merge_neutral_settings(model: Any, audited: Any, fresh: Any) -> Any:
-    """Return the state tree of a fresh fit with the neutral settings of the audited model.
-
-    Parameters that the class received after the model was saved are omitted while they have their
-    defaults.
-    """
-    later = {
-        (state.tag_of(type(part.estimator)), name, to_bytes(state.to_tree(default)))
-        for part in iter_estimators(model)
-        for name, default in getattr(type(part.estimator), "_later_parameters", {}).items()
-    }
-    merge = _Merge(frozenset(_iter_declared_settings(audited)), later)
-    return merge.merge_node(audited, fresh, ())
-
-
-def _is_declared(path: tuple[str, ...]) -> bool:
-    """Return whether all names in a path are parameters: no leading or trailing underscore."""
-    return not any(name.endswith("_") or name.startswith("_") for name in path)
-
-
-def _iter_declared_settings(node: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield class, name and value of each neutral setting among the parameters of a model."""
-    if type(node) is Instance:
-        for key, value in node.state.items:
-            if key in MERGED_SETTINGS and MERGED_SETTINGS[key](value):
-                yield node.name, key, value
-            elif _is_declared((key,)):
-                yield from _iter_declared_settings(value)
-    elif type(node) is Items:
-        for value in node.items:
-            yield from _iter_declared_settings(value)
-
-
-@dataclass(frozen=True)
-class _Merge:
-    declared: frozenset[tuple[str, str, Any]]
-    later: set[tuple[str, str, bytes]]
-
-    def merge_node(self, audited: Any, fresh: Any, path: tuple[str, ...]) -> Any:
-        if type(audited) is not type(fresh):
-            return fresh
-        if type(audited) is Instance and audited.name == fresh.name:
-            return fresh._replace(
-                state=self.merge_record(audited.state, fresh.state, path, audited.name)
-            )
-        if type(audited) is Record:
-            return self.merge_record(audited, fresh, path, None)
-        if type(audited) is Items and len(audited.items) == len(fresh.items):
-            pairs = zip(audited.items, fresh.items, strict=True)
-            return fresh._replace(items=tuple([self.merge_node(*pair, path) for pair in pairs]))
-        return fresh
-
-    def merge_record(
-        self, audited: Record, fresh: Record, path: tuple[str, ...], owner: str | None
-    ) -> Record:
-        mine = dict(audited.items)
-        return Record(
-            tuple(
-                [
-                    (
-                        key,
-                        self.merge_value(owner, key, mine[key], value, path)
-                        if key in mine
-                        else value,
-                    )
-                    for key, value in fresh.items
-                    if key in mine or not self.is_later(owner, key, value)
-                ]
-            )
-        )
-
-    def is_later(self, owner: str | None, key: str, value: Any) -> bool:
-        """Return whether a value is the default of a parameter that older files do not have."""
-        names = {(tag, name) for tag, name, _ in self.later}
-        return (owner, key) in names and (owner, key, to_bytes(value)) in self.later
-
-    def merge_value(
-        self, owner: str | None, key: str, audited: Any, fresh: Any, path: tuple[str, ...]
-    ) -> Any:
-        """Return the audited value if it may differ from a fresh fit, else the fresh value."""
-        if owner is not None and key == "random_state":
-            return audited if _is_same_seed(audited, fresh, path) else fresh
-        if owner is not None and key in MERGED_SETTINGS:
-            plain = MERGED_SETTINGS[key](audited)
-            return audited if plain and (owner, key, audited) in self.declared else fresh
-        return self.merge_node(audited, fresh, (*path, key))
-
-
-def _is_same_seed(audited: Any, fresh: Any, path: tuple[str, ...]) -> bool:
-    """Return whether a seed parameter is None, or equals the seed of the fit as a NumPy integer.
-
-    The fresh fit has `seed_`, the seed drawn when the model was fitted, as its parameter.
-    """
-    if audited is None:
-        return _STEPS.fullmatch("".join(f"{name}/" for name in path)) is not None
-    return type(audited) is Scalar and _is_declared(path) and _read_integer(audited) == fresh
-
-
-def _read_integer(node: Scalar) -> int | None:
-    array: Any = node.value
-    kind = np.dtype(array.dtype)
-    return int(np.frombuffer(array.data, kind)[0]) if kind.kind in "iu" else None
+    return is_whole(value, _MOST_MEMORY) or (type(value) is str and value in _WORDS)

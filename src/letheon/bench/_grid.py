@@ -387,6 +387,17 @@ class BenchmarkOptions:
 class BenchmarkCell:
     """One experiment: a method with a setting on a data set, and the people to remove.
 
+    Parameters
+    ----------
+    dataset, method, setting : str
+        Names of the data set, the method and its setting.
+    family : {"linear", "forest", "net"}
+        Family of the model.
+    removed : str
+        How many people leave, as a number or share.
+    kind : {"measure", "attack"}, default="measure"
+        Kind of the experiment.
+
     Examples
     --------
     >>> cell = BenchmarkCell(dataset="digits", method="SISA", family="linear", setting="S=5",

@@ -18,7 +18,12 @@ from letheon.evaluation.report import Cell, Table
 
 
 class Spread(NamedTuple):
-    """Minimum, mean and maximum over experiments; the mean is usually geometric.
+    """Spread over experiments.
+
+    Parameters
+    ----------
+    low, mean, high : float
+        Minimum, mean (usually geometric) and maximum.
 
     Examples
     --------
@@ -148,30 +153,20 @@ class ResultLine:
     ----------
     method, family, setting, baseline, removed : str
         What the cells of the line have in common.
-    datasets : tuple of str
-        Data sets with a result.
-    failed : int
-        Number of cells with an error, which are not included in the values below.
-    efficiency : Spread
-        Time to retrain the baseline divided by time to forget.
-    own_efficiency : Spread
-        Training time of the method itself divided by the time of a request.
+    datasets, failed : tuple of str, int
+        Data sets with a result; number of cells with an error, which are not included below.
+    efficiency, own_efficiency : Spread
+        Time to retrain the baseline, and to train the method itself, divided by time to forget.
     effectiveness : Spread
         Absolute difference of test accuracy, in percentage points; `mean` is the arithmetic one.
-    consistency : Spread
-        Output consistency in per cent: equal predictions on test rows.
-    parameters : Spread or None
-        Distance between the parameters, if both models have the same parameters.
+    consistency, parameters : Spread, Spread or None
+        Equal predictions on test rows in per cent; distance of the parameters, if comparable.
     certifiability : Spread
-        SAPE of the accuracies on forgotten rows, per cent; `mean` is the arithmetic one, since
-        zeros are frequent.
+        SAPE of the accuracies on forgotten rows, per cent; `mean` is the arithmetic one.
     storage : Spread or None
         Bytes of the state divided by those of the baseline.
-    certificate : str
-        The claim of the method: exact, (epsilon, delta), or none. If data sets differ, each claim
-        with its number of data sets.
-    published : PublishedLine or None
-        The survey's line.
+    certificate, published : str, PublishedLine or None
+        The claim: exact, (epsilon, delta), or none, for each data set; the survey's line.
     """
 
     method: str
@@ -381,10 +376,15 @@ def _make_table(title: str, columns: Columns, items: Sequence[Any], note: str = 
 def main_table(records: Sequence[Record]) -> Table:
     """Return the main table: the survey's table with the numbers of this benchmark added.
 
+    Parameters
+    ----------
+    records : sequence of dict
+        Cells, as `run` returns them.
+
     Examples
     --------
-    >>> main_table([]).title
-    "All methods, in the form of the survey's Tables 2 and 3"
+    >>> main_table([]).rows
+    []
     """
     rows = [_main_row(records, line) for line in make_lines(records)]
     names = ", ".join(_list_datasets(records)) or "nothing"
@@ -393,6 +393,11 @@ def main_table(records: Sequence[Record]) -> Table:
 
 def brief_table(records: Sequence[Record]) -> Table:
     """Return a narrower main table, with one line for each method and setting.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        Cells, as `run` returns them.
 
     Examples
     --------

@@ -39,6 +39,7 @@ from letheon.seeds import seed_from
 from letheon.validation import (
     JOBS,
     POSITIVE,
+    VERBOSE,
     Interval,
     OrNone,
     Rules,
@@ -87,6 +88,7 @@ _RULES: Rules = {
     "class_weight": ClassWeightRule(),
     "rebuild": REBUILD,
     "n_jobs": JOBS,
+    "verbose": VERBOSE,
     "y_max": OrNone(POSITIVE),
 }
 
@@ -112,6 +114,7 @@ class BoostingParameters:
     weight_bits: int = 0
     rebuild: str = "lazy"
     n_jobs: int | None = None
+    verbose: int = 0
     random_state: Any = None
 
 
@@ -126,6 +129,7 @@ class BoostingBase(BoostingParameters, CoreModelBase):
         | {"loss", "class_weight", "y_max"}
     )
     _parameter_rules: ClassVar[Rules] = _RULES
+    _later_parameters: ClassVar[dict[str, Any]] = {"verbose": 0}
 
     _core_attribute: ClassVar[str] = "boosting_"
     _claim: ClassVar[Guarantee] = _CLAIM
@@ -179,7 +183,9 @@ class BoostingBase(BoostingParameters, CoreModelBase):
             columns = CategoryColumns.from_input(X, self.categorical_features, seed)
             batch = self._prepare_batch(X, y, sample_weight, ids, columns)
             settings = resolve_settings(self, batch.X.shape[1], columns)
-            model = BoostingModel.fit(settings, batch, columns, threads_for(self.n_jobs))
+            model = BoostingModel.fit(
+                settings, batch, columns, threads_for(self.n_jobs), is_shown=bool(self.verbose)
+            )
             remember_features(self, X)
             # One call, so that a concurrent predict never sees a partial update.
             vars(self).update(boosting_=model, seed_=seed, **self._remember_settings())

@@ -19,10 +19,11 @@ from letheon.predictor import Answers
 from letheon.removal import ProbabilitiesMixin
 from letheon.validation import OneOf, Rules
 
-_REFUSED = {
-    "absolute_error": ": the best value of a leaf is a median, which is not a sum over rows",
-    "quantile": ": the best value of a leaf is a quantile, which is not a sum over rows",
-}
+_REGRESSION_LOSS = OneOf(
+    ("squared_error", "poisson"),
+    "'squared_error' or 'poisson'; of other losses the best value of a leaf is not a function of "
+    "sums over rows, but a median, for example",
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -69,7 +70,8 @@ class BoostingClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin,
         Weights are rounded to multiples of ``2**-weight_bits``. The sum of all weights must be
         below ``2**(31 - weight_bits)``, or ``2**(23 - weight_bits)`` with `class_weight`.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, in steps of 1/256 and at least 1/256. "balanced" is ``n / (k n_c)``
+        Weights of the classes, in steps of 1/256 and at least 1/256. A dict must have a weight for
+        each class in `y`; it may have more: a class can leave. "balanced" is ``n / (k n_c)``
         for n rows, k classes and n_c rows of the class, rounded with a key to a power of 2**0.25.
         A removal rarely changes it; if it does, all trees are grown again, and the receipt says so.
     rebuild : {"lazy", "eager"}, default="lazy"
@@ -77,6 +79,8 @@ class BoostingClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin,
         before `forget` returns. It never affects a result.
     n_jobs : int or None, default=None
         Number of threads, as in joblib. It never affects a result.
+    verbose : bool or int, default=0
+        Whether `fit` shows a progress bar on standard error.
     random_state : int, RandomState, Generator or None, default=None
         Seed of everything random. None draws 128 bits from the operating system.
 
@@ -222,7 +226,7 @@ class BoostingRegressor(KeywordScoreMixin, RegressorMixin, BoostingBase):
         The same as in `BoostingClassifier`.
     colsample, skeleton_people, n_chains, categorical_features, weight_bits
         The same as in `BoostingClassifier`.
-    rebuild, n_jobs, random_state
+    rebuild, n_jobs, verbose, random_state
         The same as in `BoostingClassifier`.
     step_bits : int, default=6
         The same as in `BoostingClassifier`.
@@ -255,6 +259,8 @@ class BoostingRegressor(KeywordScoreMixin, RegressorMixin, BoostingBase):
     1
     """
 
+    _parameter_rules: ClassVar[Rules] = {"loss": _REGRESSION_LOSS}
+
     loss: str = "squared_error"
     step_bits: int = 6
     y_max: float | None = None
@@ -281,11 +287,6 @@ class BoostingRegressor(KeywordScoreMixin, RegressorMixin, BoostingBase):
         return make_answers(self.boosting_.settings.loss, None).predict(scores.values)
 
     def _prepare_target(self, y: Any) -> NDArray[np.float64]:
-        if self.loss not in ("squared_error", "poisson"):
-            why = _REFUSED.get(str(self.loss), "")
-            raise ValueError(
-                f"loss={self.loss!r} is not supported{why}; expected 'squared_error' or 'poisson'"
-            )
         target = column_or_1d(hold_target(y, as_float=True), warn=True)
         if target.dtype != np.float64:
             raise ValueError("y contains values that are not numbers; expected numeric targets")

@@ -28,6 +28,7 @@ from letheon.forest import (
 from letheon.guarantee import Guarantee
 from letheon.predictor import Answers, ScorePredictor, TreeInputs, TreeScores
 from letheon.seeds import Purpose, keyed_hash_ints
+from letheon.terminal import polled_bar
 
 # Units of the core: rates are in 1024ths, the regularization in 2^-15.
 _RATE_UNIT = 1024
@@ -197,6 +198,8 @@ class BoostingModel(StoredRows):
         batch: ForestBatch,
         columns: CategoryColumns,
         n_threads: int,
+        *,
+        is_shown: bool = False,
     ) -> Self:
         """Grow all trees and return the model."""
         table, target = None, batch.target
@@ -204,7 +207,10 @@ class BoostingModel(StoredRows):
             table, target = LabelTable.from_labels(target)
         batch, balance = weigh_classes(settings, batch, table, target)
         core = _core.Boosting(settings.core_spec())
-        core.fit(**_core_rows(settings, batch, target, table), n_threads=n_threads)
+        arguments = _core_rows(settings, batch, target, table)
+        # Every round counts when its trees are grown and when their leaves have values.
+        with polled_bar("rounds", 2 * settings.n_rounds, lambda: core.n_done, is_shown=is_shown):
+            core.fit(**arguments, n_threads=n_threads)
         categories = CategoryTable(columns)
         categories.add_rows(EncodedRows(batch.X, batch.names))
         return cls(settings, core, type(batch.ids), table, categories, balance)

@@ -15,8 +15,6 @@ scikit-learn's `check_estimator` covers the ordinary conventions; these checks c
 """
 
 from letheon.checks._attacks import (
-    CASES,
-    AttackCase,
     ClaimAttackResult,
     Releases,
     attack_account,
@@ -25,9 +23,9 @@ from letheon.checks._attacks import (
     attack_refusal,
     get_released_parameters,
     get_secret_parameters,
-    make_hard_cases,
     play_worlds,
 )
+from letheon.checks._cases import CASES, AttackCase, make_hard_cases
 from letheon.checks._people import make_people
 from letheon.checks._suite import check_forgetting_estimator, parametrize_with_checks, yield_checks
 from letheon.data import People

@@ -11,11 +11,10 @@ nothing.
 False
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,13 +22,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from letheon.checks._cases import CASES, AttackCase, Floats, make_hard_cases
 from letheon.checks._leak import clopper_pearson, epsilon_lower_bound
 from letheon.checks._people import fit_with, forget_each
 from letheon.data import People
 from letheon.linear import SecretArray, gaussian_epsilon, gaussian_mu
 
 Long = NDArray[np.longdouble]
-Floats = NDArray[np.float64]
 Read = Callable[[Any], Floats]
 Make = Callable[[], Any]
 _FEWEST_RELEASES = 30
@@ -85,104 +84,6 @@ def _slopes(kind: str, Z: Long, y: NDArray[Any], loss: Any) -> Long:
     return np.asarray(np.where(own, -others.sum(axis=1, keepdims=True), others) / total)
 
 
-Draw = Callable[[np.random.Generator, int, int], Floats]
-
-
-@dataclass(frozen=True)
-class AttackCase:
-    """A training problem with rows to forget.
-
-    Attributes
-    ----------
-    name : str
-        Name of the case, for the result.
-    X, y : ndarray
-        Rows and targets. The id of a row is its position.
-    leaving : tuple of int
-        Rows to forget, one request each.
-    settings : mapping
-        Parameters of the estimator; unknown parameters are ignored.
-    """
-
-    name: str
-    X: Floats
-    y: NDArray[Any]
-    leaving: tuple[int, ...] = (0,)
-    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def remaining(self) -> list[int]:
-        """Positions of the rows that are not forgotten."""
-        return [row for row in range(len(self.y)) if row not in self.leaving]
-
-
-_FLAT = {"fit_intercept": False}
-# Name, rows, targets, settings.
-_REFUTED: list[tuple[str, Any, Any, dict[str, Any]]] = [
-    # The curvature of the remaining rows underflows, and so does the bound.
-    ("zero-energy", [[5.0, 0.0], *[[-4.5, 2.18]] * 3], [0, 0, 1, 0], {"sigma": 10.0, **_FLAT}),
-    # Infinity times zero in an account.
-    (
-        "three-classes",
-        np.random.default_rng(0).normal(size=(12, 2)) * 3.0,
-        np.arange(12) % 3,
-        {"reg": "total", "l2": 1e-3, "sigma": 10.0, "batch_size": 1},
-    ),
-    # The residual of a removal depends on noise in the objective, so distributions fold.
-    ("one-column-4", [[-4.38], [1.17], [18.5], [-1.32]], [0, 1, 0, 1], _FLAT),
-    ("one-column-5", [[-6.87], [1.03], [1.34], [1.95], [0.87]], [1, 1, 0, 1, 1], _FLAT),
-    (
-        "one-column-8",
-        [[-4.22], [0.98], [-2.12], [3.09], [-0.92], [-0.5], [-0.31], [-9.02]],
-        [0, 0, 1, 0, 1, 0, 1, 1],
-        _FLAT,
-    ),
-    # One row is far from all others.
-    ("outlier", [[40.0], *[[x] for x in np.linspace(-1, 1, 12)]], [0, *[0] * 6, *[1] * 6], {}),
-]
-
-CASES: Mapping[str, AttackCase] = MappingProxyType(
-    {
-        name: AttackCase(name, np.array(X, float), np.array(y), (0,), MappingProxyType(settings))
-        for name, X, y, settings in _REFUTED
-    }
-)
-"""Named cases that refuted earlier versions of letheon."""
-
-_HARD: Mapping[str, Draw] = {
-    "plain": lambda rng, n, d: rng.normal(size=(n, d)),
-    "saturated": lambda rng, n, d: rng.normal(size=(n, d)) * 30.0,
-    "equal": lambda rng, n, d: np.repeat(rng.normal(size=(1, d)), n, axis=0) * 5.0,
-    "collinear": lambda rng, n, d: (
-        rng.normal(size=(n, 1)) * np.ones(d) + 1e-7 * rng.normal(size=(n, d))
-    ),
-    "long": lambda rng, n, d: rng.normal(size=(n, d)) * np.exp(rng.normal(size=(n, 1)) * 4.0),
-    "tiny": lambda rng, n, d: rng.normal(size=(n, d)) * 1e-6,
-}
-
-
-def make_hard_cases(n: int, seed: int = 0) -> list[AttackCase]:
-    """Return `n` small classification problems on which an account is likely to be wrong.
-
-    The rows are saturated, equal, large or nearly dependent; there are two or three classes.
-    """
-    rng = np.random.default_rng(seed)
-    cases = []
-    for number in range(n):
-        kind = list(_HARD)[number % len(_HARD)]
-        n_rows, n_columns = int(rng.integers(6, 30)), int(rng.integers(1, 5))
-        y = rng.integers(0, int(rng.integers(2, 4)), n_rows)
-        y[:6] = [0, 1, 0, 1, 0, 1]
-        settings = {
-            "l2": float(10.0 ** rng.uniform(-6, 0)),
-            "reg": str(rng.choice(["per_sample", "total"])),
-            "fit_intercept": bool(rng.integers(2)),
-        }
-        X = _HARD[kind](rng, n_rows, n_columns)
-        cases.append(AttackCase(f"{kind}-{number}", X, y, (0, 1), MappingProxyType(settings)))
-    return cases
-
-
 class _StatedClaim(NamedTuple):
     epsilon: float
     delta: float
@@ -233,7 +134,20 @@ class ClaimAttackResult:
 
 
 def get_released_parameters(model: Any) -> Floats:
-    """Return the published parameters of a linear model: coefficients and intercepts."""
+    """Return the published parameters of a linear model: coefficients and intercepts.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted linear model.
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> model = InfluenceClassifier(random_state=0).fit([[0.0, 1.0], [1.0, 0.0]] * 9, [0, 1] * 9)
+    >>> get_released_parameters(model).shape
+    (3,)
+    """
     return np.append(np.ravel(model.coef_), np.ravel(model.intercept_)).astype(np.float64)
 
 
@@ -242,6 +156,18 @@ def get_secret_parameters(model: Any) -> Floats:
 
     An attacker who knows the rows can compute these parameters for either world. Here they are read
     from `weights_`, `unperturbed_` or `optimum_`.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted linear model.
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> model = InfluenceClassifier(random_state=0).fit([[0.0, 1.0], [1.0, 0.0]] * 9, [0, 1] * 9)
+    >>> get_secret_parameters(model).shape
+    (3,)
     """
     values = get_weights_before_noise(model)
     if model.fit_intercept:
@@ -259,7 +185,15 @@ class _WorldRuns(NamedTuple):
 
 @dataclass(frozen=True)
 class Releases:
-    """Runs of both worlds from `play_worlds`, which several attacks can share."""
+    """Runs of both worlds from `play_worlds`, which several attacks can share.
+
+    Parameters
+    ----------
+    case : AttackCase
+        The case.
+    forgot, fresh : object
+        Released parameters of models that forgot, and of models fitted without the rows.
+    """
 
     case: AttackCase
     forgot: _WorldRuns
@@ -284,10 +218,29 @@ def play_worlds(
 ) -> Releases:
     """Simulate both worlds: fit and forget in one, fit without the rows in the other.
 
-    The parameters are explained in `attack_fold`. `attack_fold`, `attack_refusal` and
-    `attack_lattice` accept the result as `case`, so that they can share the same runs. If `case` is
-    a `Releases` object, it is returned unchanged. A `fit` or `forget` that raises is tried up to
-    `most_tries` times; with 0, the error is raised.
+    `attack_fold`, `attack_refusal` and `attack_lattice` accept the result as `case`, so that they
+    can share the same runs. If `case` is a `Releases` object, it is returned unchanged.
+
+    Parameters
+    ----------
+    estimator, case, released
+        As in `attack_fold`.
+    n_runs : int, default=2000
+        Number of models in each world.
+    most_tries : int, default=50
+        Number of attempts of `fit` and `forget`; with 0, their errors are raised.
+
+    Returns
+    -------
+    Releases
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import play_worlds
+    >>> model = InfluenceClassifier(sigma=10.0)
+    >>> play_worlds(model, "one-column-4", n_runs=30).case.name
+    'one-column-4'
     """
     if isinstance(case, Releases):
         return case
@@ -330,6 +283,14 @@ def attack_fold(
     Returns
     -------
     ClaimAttackResult
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import attack_fold
+    >>> model = InfluenceClassifier(sigma=10.0)
+    >>> attack_fold(model, "one-column-4", n_runs=30).n_runs
+    30
     """
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=0)
     stated = _choose_claim(runs.forgot.claims, claim)
@@ -350,8 +311,27 @@ def attack_refusal(
     """Retry until `fit` and `forget` succeed, then compare the releases as in `attack_fold`.
 
     If a method raises depending on its noise, the noise of the releases is selected and no longer
-    has the stated distribution. The parameters are explained in `attack_fold` and `play_worlds`.
-    `details` has the share of refused attempts in each world.
+    has the stated distribution.
+
+    Parameters
+    ----------
+    estimator, case, level, released, claim
+        As in `attack_fold`.
+    n_runs, most_tries : int
+        As in `play_worlds`.
+
+    Returns
+    -------
+    ClaimAttackResult
+        `details`: the share of refused attempts in each world.
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import attack_refusal
+    >>> model = InfluenceClassifier(sigma=10.0)
+    >>> attack_refusal(model, "one-column-4", n_runs=30).attack
+    'refusal'
     """
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=most_tries)
     stated = _choose_claim(runs.forgot.claims | runs.fresh.claims, claim)
@@ -421,6 +401,14 @@ def attack_lattice(
     -------
     ClaimAttackResult
         `details`: the share of coordinates that the right and the wrong w explain.
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import attack_lattice
+    >>> model = InfluenceClassifier(sigma=10.0)
+    >>> attack_lattice(model, "one-column-4", n_runs=30).attack
+    'lattice'
     """
     rows = case.case if isinstance(case, Releases) else _resolve_case(case, n_runs)
     first = [make() for make in _make_worlds(estimator, rows)]
@@ -506,6 +494,19 @@ def attack_account(
         need an epsilon of at least e. `details` has the number of requests after which the account
         was below the true value (`understated`), and the largest ratio of the true value to the
         account.
+
+    Raises
+    ------
+    ValueError
+        No model is certified after a request in any case.
+
+    Examples
+    --------
+    >>> from letheon import InfluenceClassifier
+    >>> from letheon.checks import attack_account, make_hard_cases
+    >>> model = InfluenceClassifier(sigma=10.0)
+    >>> attack_account(model, make_hard_cases(2), n_requests=1).details["understated"]
+    0.0
     """
     needed, factors = [], []
     stated = None if claim is None else _StatedClaim(*claim)

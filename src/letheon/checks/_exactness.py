@@ -5,6 +5,7 @@ import pickle
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from letheon import state
 from letheon.base import NEUTRAL_PARAMETERS, ForgetMixin, neutral_parameters
@@ -29,6 +30,7 @@ from letheon.data import People
 _ROUNDING = 1e-6
 # Attributes that depend on the machine: number of threads, caches of libraries.
 _OF_THE_MACHINE = NEUTRAL_PARAMETERS | {"memory", "n_threads", "_n_threads"}
+_OF_SPARSE_ARRAYS = frozenset({"data", "indices", "indptr", "_shape"})
 
 
 def _assert_same_model(model: Any, fresh: Any, people: People, action: str) -> None:
@@ -151,6 +153,8 @@ def _get_digested_attributes(value: Any) -> dict[str, Any]:
         return {}  # a compiled model of another library; its Python attributes are not saved
     own = vars(value)
     names: Any = own.keys() - _OF_THE_MACHINE
+    if sp.issparse(value):
+        names &= _OF_SPARSE_ARRAYS
     if isinstance(value, ForgetMixin):
         names = own.keys() - neutral_parameters(value) - value._not_digested
     elif hasattr(type(value), "_digest_state"):

@@ -22,8 +22,8 @@ from letheon.cli._command import (
 )
 from letheon.exceptions import LedgerError, LedgerMissingError
 from letheon.verifier import (
+    LARGEST,
     SMALL,
-    UNLEARNING,
     Trust,
     Verdict,
     VerificationError,
@@ -137,7 +137,7 @@ def show_certificate(
     statement, identity = _read_statement(envelope.data), verifier.certificate_id(envelope.data)
     purged = None if envelope.purge is None else envelope.purge != _NOT_YET
     document = {"id": identity, "purged": purged, "purge": envelope.purge, "statement": statement}
-    if statement["predicateType"] == UNLEARNING:
+    if statement["predicateType"] in verifier.CERTIFICATES:
         lines = _certificate_facts(statement, identity, envelope.purge)
     elif statement["predicateType"] == verifier.PURGE:
         lines = _attestation_facts(statement["predicate"], identity)
@@ -154,6 +154,7 @@ def verify_certificate(
     *,
     key: Key = None,
     keys: Path | None = None,
+    predictor: Path | None = None,
     purge: Purge = False,
     ledger: _command.Home = None,
 ) -> CommandOutput:
@@ -168,6 +169,8 @@ def verify_certificate(
     ----------
     keys : DIR, by default next to the file's folder
         Folder with the ledger's key rotations and revocations.
+    predictor : FILE
+        File of a predictor that must be the one that the certificate states.
     """
     envelope = _load_envelope(certificate, ledger, purge=purge)
     pinned = envelope.pinned if key is None else _command.read_public_key(key)
@@ -181,13 +184,15 @@ def verify_certificate(
     )
     try:
         opened = verifier.open_envelope(envelope.data, Trust.from_pinned(pinned, key_statements))
+        if predictor is not None:
+            data = read_capped(_command.require_file(predictor), LARGEST)
+            verifier.check_predictor(data, opened)
     except VerificationError as error:
         document = {"verified": False, "reason": str(error), "key": pinned}
         return CommandOutput(document, f"NOT valid: {error}", status=_command.FAILED)
-    is_certificate = opened.statement["predicateType"] == UNLEARNING
     document = {
         "verified": True,
-        "kind": "certificate" if is_certificate else "attestation",
+        "kind": "certificate" if opened.is_certificate else "attestation",
         "id": opened.id,
         "key": pinned,
         "sequence": opened.sequence,
@@ -197,6 +202,8 @@ def verify_certificate(
         f"{document['kind']} {opened.sequence} of ledger {document['ledger']} is valid: signature, "
         f"schema and key\nid {opened.id}"
     )
+    if predictor is not None:
+        text += f"\n{predictor} is the predictor that it states"
     return CommandOutput(document, text)
 
 
@@ -281,6 +288,9 @@ def _certificate_facts(
     yield "id", identity
     yield "model", str(claims["model"]["id"])
     yield "model sha256", str(statement["subject"][0]["digest"]["sha256"])
+    if "predictor" in claims["model"]:
+        stated = claims["model"]["predictor"]
+        yield "predictor sha256", str(stated.get("sha256", f"none ({stated.get('reason')})"))
     yield "erased", f"{rows:,} rows of data set {data['id']}; {data['liveAfter']:,} remain"
     yield "grounds", ", ".join(claims["erasure"]["grounds"])
     yield "method", f"{method['name']} {method['version']}, replay {claims['execution']['replay']}"

@@ -31,6 +31,7 @@ def add_model(
     target: str | None = None,
     ids: str | None = None,
     method: Literal["dare", "boosting", "influence", "ridge"] | None = None,
+    settings: Annotated[list[str] | None, typer.Option("--set")] = None,
     tenant: _command.Tenant = "default",
     dataset: str | None = None,
     trusted: Annotated[list[str] | None, typer.Option("--trust")] = None,
@@ -64,6 +65,8 @@ def add_model(
     method : {"dare", "boosting", "influence", "ridge"}, by default dare
         Method of a new model: a forest (exact), gradient boosting (exact), a linear model
         (certified) or ridge (exact).
+    settings : NAME=VALUE
+        Parameter of a new model, such as loss=poisson or max_depth=none; repeatable.
     dataset : NAME, by default NAME
         Name of the data set.
     trusted : CLASS
@@ -78,8 +81,9 @@ def add_model(
     from letheon.ledger import ModelFiles
     from letheon.table_pipeline import list_treatments
 
-    if file is not None and method is not None:
-        raise UsageError("--method is for a new model; leave out FILE or --method")
+    if file is not None and (method is not None or settings):
+        option = "--set" if method is None else "--method"
+        raise UsageError(f"{option} is for a new model; leave out FILE or {option}")
     files = ModelFiles(
         model=None if file is None else _command.require_file(file).read_bytes(),
         rows=_read_table(rows),
@@ -89,6 +93,7 @@ def add_model(
         trusted=tuple(trusted or ()),
         max_memory=max_memory,
         method=method or "dare",
+        settings=_parse_settings(settings or []),
     )
     options = {"name": name, "tenant": tenant, "dataset": dataset, "releases": releases}
     with _command.wrap_usage_errors(), _command.print_warnings():
@@ -119,6 +124,19 @@ def _register_model(ledger: "Ledger", files: "ModelFiles", **options: Any) -> "M
             f"reading the files and training the model again failed ({error}); --rows must have "
             "the same rows in the same order as those passed to fit"
         ) from error
+
+
+def _parse_settings(texts: list[str]) -> tuple[tuple[str, str], ...]:
+    """Return names and values of ``NAME=VALUE``; raise `UsageError` for other texts."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, sign, setting = text.partition("=")
+        if not (name and sign and setting):
+            raise UsageError(f"--set {text}: expected NAME=VALUE, such as loss=poisson")
+        if name in settings:
+            raise UsageError(f"--set {name}=... was given twice; give each setting once")
+        settings[name] = setting
+    return tuple(settings.items())
 
 
 def _read_table(path: Path) -> tuple[str, bytes]:

@@ -372,12 +372,12 @@ class Client:
         letheon.verifier.VerificationError
             The signature, the schema or the keys are not valid.
         """
-        from letheon.verifier import UNLEARNING, Trust, open_envelope, require
+        from letheon.verifier import Trust, open_envelope, require
 
         keys = self._get_json("/api/v1/keys")
         statements = [text.encode() for text in keys.get("statements", [])]
         opened = open_envelope(self.certificate(number), Trust.from_pinned(key, statements))
-        require(opened.statement["predicateType"] == UNLEARNING, "the file is not a certificate")
+        require(opened.is_certificate, "the file is not a certificate")
         # A tenant has its own numbers; the signed number counts the certificates of all tenants.
         if self.me()["tenant"] is None:
             require(

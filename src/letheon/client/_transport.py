@@ -35,6 +35,15 @@ class DeskError(LetheonError):
         Code for programs, such as ``unknown-request``.
     title, detail : str
         What is wrong, and what to do.
+
+    Examples
+    --------
+    >>> from letheon.client import Client, DeskError
+    >>> try:
+    ...     Client("http://127.0.0.1:1", "a token", timeout=1, retries=0).models()
+    ... except DeskError as error:
+    ...     type(error).__name__
+    'TryAgain'
     """
 
     def __init__(self, status: int | None, code: str, title: str, detail: str = "") -> None:
@@ -46,11 +55,27 @@ class DeskError(LetheonError):
 
 
 class NotAllowed(DeskError):  # noqa: N818
-    """Error: the token is not valid or lacks a scope."""
+    """Error: the token is not valid or lacks a scope.
+
+    Examples
+    --------
+    >>> from letheon.client import DeskError, NotAllowed
+    >>> error = NotAllowed(403, "a-code", "A title", "what to do")
+    >>> isinstance(error, DeskError), error.status, str(error)
+    (True, 403, 'A title: what to do')
+    """
 
 
 class NotFound(DeskError):  # noqa: N818
-    """Error: there is no such object, or it belongs to another tenant."""
+    """Error: there is no such object, or it belongs to another tenant.
+
+    Examples
+    --------
+    >>> from letheon.client import DeskError, NotFound
+    >>> error = NotFound(404, "a-code", "A title", "what to do")
+    >>> isinstance(error, DeskError), error.status, str(error)
+    (True, 404, 'A title: what to do')
+    """
 
 
 class CallRefused(DeskError):  # noqa: N818
@@ -58,7 +83,15 @@ class CallRefused(DeskError):  # noqa: N818
 
 
 class TryAgain(DeskError):  # noqa: N818
-    """Error: the desk is busy or cannot be reached; try again later."""
+    """Error: the desk is busy or cannot be reached; try again later.
+
+    Examples
+    --------
+    >>> from letheon.client import DeskError, TryAgain
+    >>> error = TryAgain(429, "a-code", "A title", "what to do")
+    >>> isinstance(error, DeskError), error.status, str(error)
+    (True, 429, 'A title: what to do')
+    """
 
 
 _KINDS: dict[int, type[DeskError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound}

@@ -20,18 +20,17 @@ from letheon.data._matrix import (
     as_matrix,
     is_matrix,
 )
-from letheon.data._rows import People, RowMatch, Rows, SlotRows
+from letheon.data._people import People
+from letheon.data._rows import RowMatch, Rows, SlotRows
 from letheon.data._tables import (
-    hold_labels,
+    as_narwhals,
     hold_table,
-    hold_target,
     is_text_column,
-    join_target,
     list_orders,
     present_table,
-    require_one_kind,
     table_length,
 )
+from letheon.data._targets import hold_labels, hold_target, join_target, require_one_kind
 
 __all__ = [
     "CategoryColumns",
@@ -53,6 +52,7 @@ __all__ = [
     "as_frame",
     "as_ids",
     "as_matrix",
+    "as_narwhals",
     "as_table",
     "column_names",
     "hold_labels",

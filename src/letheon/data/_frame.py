@@ -25,6 +25,7 @@ from letheon.data._columns import (
 from letheon.data._tables import (
     Orders,
     Table,
+    as_narwhals,
     hold_table,
     merge_categories,
     present_table,
@@ -63,6 +64,13 @@ class FrameSchema:
         Data types of the columns, as the library writes them.
     is_number : tuple of bool
         Whether a column contains numbers.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon.data import as_table
+    >>> as_table(pd.DataFrame({"city": ["Bonn"], "age": [41]})).schema.is_number
+    (False, True)
     """
 
     backend: str
@@ -415,10 +423,6 @@ def as_table(X: Any, *, copy: bool = True) -> Table:
     copy : bool, default=True
         Whether the result must have its own memory.
 
-    Returns
-    -------
-    ndarray, CSR array or Frame
-
     Examples
     --------
     >>> from letheon.data import as_table
@@ -430,9 +434,9 @@ def as_table(X: Any, *, copy: bool = True) -> Table:
     """
     if isinstance(X, Frame):
         return X.__copy__() if copy else X
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = as_narwhals(X)
     if isinstance(frame, nw.DataFrame):
-        return as_frame(X)
+        return as_frame(frame.to_native())
     table = hold_table(X) if copy else present_table(X)
     if sp.issparse(table):
         return sp.csr_array(table) if table.dtype.kind == "f" else sp.csr_array(table, dtype=float)
@@ -449,10 +453,6 @@ def to_native(X: Table, *, all_categories: bool = False) -> Any:
         A table as `as_table` returns it.
     all_categories : bool, default=False
         As for `Frame.to_native`.
-
-    Returns
-    -------
-    ndarray, sparse array or data frame
 
     Examples
     --------
@@ -472,10 +472,6 @@ def as_frame(X: Any) -> Frame:
     ----------
     X : data frame
         At least one row and one column.
-
-    Returns
-    -------
-    Frame
 
     Raises
     ------
@@ -536,14 +532,12 @@ def numbers_of(X: Table) -> Floats:
     X : ndarray or Frame
         A table as `as_table` returns it.
 
-    Returns
-    -------
-    ndarray of float64
-
     Raises
     ------
     ValueError
         A column is not a column of numbers.
+    TypeError
+        X is a sparse matrix.
 
     Examples
     --------
@@ -583,6 +577,11 @@ def _parse_numbers(X: Frame, place: int, name: str) -> Floats:
 
 def column_names(X: Any) -> list[str]:
     """Return the names of the columns of a raw table.
+
+    Parameters
+    ----------
+    X : ndarray or Frame
+        A table as `as_table` returns it.
 
     Examples
     --------

@@ -107,6 +107,11 @@ class Ids(ABC):
 class IntIds(Ids):
     """Ids of type int, stored as one int64 array.
 
+    Parameters
+    ----------
+    values : ndarray of int64
+        The ids.
+
     Examples
     --------
     >>> from letheon.data import as_ids
@@ -162,6 +167,13 @@ class TextIds(Ids):
     """Ids of type str, stored as one UTF-8 buffer and n + 1 offsets.
 
     A dict would be ten times larger.
+
+    Parameters
+    ----------
+    blob : ndarray of uint8
+        All ids in UTF-8.
+    offsets : ndarray of int64
+        Where each id begins, and where the last one ends.
 
     Examples
     --------

@@ -33,7 +33,14 @@ ValueCounts = list[tuple[list[float], list[int]]]
 
 
 class EncodedRows(NamedTuple):
-    """Rows as a float matrix, and the names of the categories in each column of categories.
+    """Rows as a float matrix.
+
+    Parameters
+    ----------
+    matrix : ndarray or sparse matrix of float64
+        The rows.
+    names : tuple of dict
+        Names of the categories by code, for each column of categories.
 
     Examples
     --------
@@ -175,6 +182,15 @@ class CategoryColumns:
 @dataclass(frozen=True)
 class KnownCategories(CategoryColumns):
     """Columns of categories whose values are places in a list, instead of keyed hashes.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the model.
+    columns : tuple of int
+        Numbers of the columns of categories.
+    names : tuple of str
+        Names of these columns.
 
     Attributes
     ----------

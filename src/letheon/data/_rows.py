@@ -7,7 +7,6 @@ empty. Products with X need no mask: an empty slot is a row of zeros.
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -20,15 +19,13 @@ from letheon.data._ids import IdIndex, Ids
 from letheon.data._tables import (
     Orders,
     Table,
-    hold_target,
     join_rows,
-    join_target,
     read_only,
     slice_rows,
     table_length,
     take_rows,
-    take_target,
 )
+from letheon.data._targets import hold_target, join_target, take_target
 from letheon.exceptions import IdsLengthError
 
 Extra = Mapping[str, NDArray[Any]] | None
@@ -38,7 +35,13 @@ _SLOTS_PER_HOLE = 5
 
 
 class RowMatch(NamedTuple):
-    """Result of a lookup: positions of the rows with the ids, and the ids without rows."""
+    """Result of a lookup of ids.
+
+    Parameters
+    ----------
+    positions, missing : ndarray of int64, Ids
+        Positions of the rows with these ids; ids without rows.
+    """
 
     positions: NDArray[np.int64]
     missing: Ids
@@ -57,6 +60,13 @@ class Rows:
         One per row; a person may own many rows.
     extra : mapping of str to ndarray
         Further values per row, such as its slice.
+
+    Examples
+    --------
+    >>> from letheon.data import Rows, as_ids, hold_table, hold_target
+    >>> rows = Rows(hold_table([[0.0], [1.0], [2.0]]), hold_target([0, 1, 1]), as_ids([7, 8, 7]))
+    >>> rows.find(as_ids([7])).positions
+    array([0, 2])
     """
 
     def __init__(
@@ -102,6 +112,11 @@ class Rows:
 
     def concat(self, other: "Rows", orders: Orders | None = None) -> Self:
         """Return these rows followed by `other`; `orders` is that of `list_orders`."""
+        if differing := sorted(self.extra.keys() ^ other.extra.keys()):
+            raise ValueError(
+                f"some rows have {', '.join(differing)} and some do not; expected it in all calls "
+                "of fit and learn, or in none"
+            )
         extra = {
             name: np.concatenate([values, other.extra[name]]) for name, values in self.extra.items()
         }
@@ -552,48 +567,3 @@ def _move_down(array: NDArray[Any], runs: list[tuple[int, int]]) -> NDArray[Any]
         target += end - begin
     array[target:] = 0
     return array[:target]
-
-
-@dataclass(frozen=True)
-class People:
-    """Rows with their labels and ids.
-
-    Attributes
-    ----------
-    X : array, sparse matrix or frame
-        The rows.
-    y : ndarray or None
-        Labels or targets of the rows.
-    ids : ndarray
-        The id of each row.
-    has_owners : bool
-        False if the rows have no ids: `ids` has their positions, and `without` removes no row.
-    """
-
-    X: Any
-    y: Any
-    ids: NDArray[Any]
-    has_owners: bool = True
-
-    @property
-    def unique_ids(self) -> list[Any]:
-        """Every id once, in order of first appearance."""
-        return list(dict.fromkeys(self.ids.tolist()))
-
-    def take(self, where: NDArray[Any]) -> "People":
-        """Return the rows at these positions."""
-        X = self.X.iloc[where] if hasattr(self.X, "iloc") else self.X[where]
-        y = None if self.y is None else self.y[where]
-        return People(X, y, self.ids[where], self.has_owners)
-
-    def without(self, ids: Any) -> "People":
-        """Return the rows whose ids are not in `ids`."""
-        return self.take(np.flatnonzero(~np.isin(self.ids, ids))) if self.has_owners else self
-
-    def rows_of(self, ids: Any) -> "People":
-        """Return the rows whose ids are in `ids`."""
-        return self.take(np.flatnonzero(np.isin(self.ids, ids)))
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.ids)

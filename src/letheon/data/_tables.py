@@ -5,7 +5,6 @@ strings. The inner estimator of a wrapper gets the same kind of table as the one
 passed.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,17 +12,21 @@ import narwhals.stable.v2 as nw
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils import assert_all_finite, check_array
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils import check_array
 
 Table = Any
 # The categories of each ordered column, in their order.
 Orders = Mapping[str, list[Any]]
-_INT64 = np.iinfo(np.int64)
+_NAN_BITS = np.array(np.nan).view(np.int64)
 
 
 def table_length(X: Table) -> int:
     """Return the number of rows.
+
+    Parameters
+    ----------
+    X : object
+        A table of any kind.
 
     Examples
     --------
@@ -37,6 +40,11 @@ def table_length(X: Table) -> int:
 def is_text_column(X: Table) -> bool:
     """Return whether X is one column of strings, the input of text vectorisers.
 
+    Parameters
+    ----------
+    X : object
+        The result of `hold_table`.
+
     Examples
     --------
     >>> from letheon.data import hold_table, is_text_column
@@ -46,11 +54,30 @@ def is_text_column(X: Table) -> bool:
     return isinstance(X, np.ndarray) and X.ndim == 1
 
 
+def as_narwhals(X: Any) -> Any:
+    """Return a data frame of narwhals, or X if it is none; an Arrow table becomes a pandas frame.
+
+    Examples
+    --------
+    >>> from letheon.data import as_narwhals
+    >>> as_narwhals([[1.0]])
+    [[1.0]]
+    """
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    is_arrow = isinstance(frame, nw.DataFrame) and frame.implementation.is_pyarrow()
+    return nw.from_native(frame.to_pandas(), eager_only=True) if is_arrow else frame
+
+
 def hold_table(X: Any) -> Table:
     """Return a copy of X in canonical form: C order, -0.0 as +0.0, one NaN bit pattern.
 
     Raises scikit-learn's errors for empty, one-dimensional or complex input. The inner estimator
     decides whether NaN and infinity are allowed.
+
+    Parameters
+    ----------
+    X : array-like, sparse matrix or frame
+        Rows.
 
     Examples
     --------
@@ -58,7 +85,7 @@ def hold_table(X: Any) -> Table:
     >>> hold_table([[-0.0, 1.0]])
     array([[0., 1.]])
     """
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = as_narwhals(X)
     if isinstance(frame, nw.DataFrame):
         require_rows(frame.shape)
         return tidy_frame(_plain_columns(_fresh_rows(frame, list(range(len(frame))))))
@@ -81,6 +108,11 @@ def present_table(X: Any) -> Table:
 
     X is copied only if needed. An estimator that works in place cannot change the caller's X.
 
+    Parameters
+    ----------
+    X : array-like, sparse matrix or frame
+        Rows to predict.
+
     Examples
     --------
     >>> import numpy as np
@@ -90,7 +122,7 @@ def present_table(X: Any) -> Table:
     """
     if sp.issparse(X):
         return X.copy()
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = as_narwhals(X)
     if isinstance(frame, nw.DataFrame):
         return frame.clone().to_native()
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "biuf":
@@ -159,6 +191,11 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 def list_orders(X: Any) -> Orders:
     """Return the categories of each ordered column of a data frame, in the order of its dtype.
 
+    Parameters
+    ----------
+    X : object
+        A table of any kind.
+
     Examples
     --------
     >>> import pandas as pd
@@ -224,139 +261,6 @@ def join_rows(X: Table, other: Table, orders: Orders | None = None) -> Table:
         return _canonical_sparse(sp.vstack([X, other], format="csr"))
     frames = [nw.from_native(table, eager_only=True) for table in (X, other)]
     return tidy_frame(nw.concat(_same_categories(frames, orders), how="vertical"))
-
-
-def hold_target(y: Any, *, as_float: bool = False) -> NDArray[Any]:
-    """Return a copy of y in a canonical dtype: int64, float64, bool or fixed-width strings.
-
-    Strings get the smallest possible width. Otherwise the dtype would reveal the length of a
-    forgotten label. With `as_float`, for regression, all numbers become float64.
-
-    Examples
-    --------
-    >>> from letheon.data import hold_target
-    >>> hold_target([0, 1, 1]).dtype.name, hold_target([0, 1, 1], as_float=True).dtype.name
-    ('int64', 'float64')
-    """
-    if not as_float:
-        require_one_kind(y)
-    array = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False, input_name="y")
-    labels = _canonical_labels(array)
-    return labels.astype(np.float64) if as_float and labels.dtype.kind in "bi" else labels
-
-
-def require_one_kind(y: Any) -> None:
-    """Raise `ValueError` for labels of mixed kinds.
-
-    The common dtype of such labels would depend on rows that may be removed.
-
-    An array of objects may contain both strings and numbers. A list may not, because NumPy would
-    convert the numbers to strings.
-
-    Examples
-    --------
-    >>> from letheon.data import require_one_kind
-    >>> require_one_kind([1, 0, 1])
-    >>> require_one_kind([1, "no"])
-    Traceback (most recent call last):
-    ...
-    ValueError: ...
-    """
-    numbers = {"bool", "int", "float"}
-    kinds = {type(_plain_value(value)).__name__ for value in _objects_of(y)}
-    _refuse_mixed_kinds(kinds & (numbers | {"str"} if isinstance(y, list | tuple) else numbers))
-
-
-def _objects_of(y: Any) -> list[Any]:
-    """Return the labels in a list or an array of objects; [] for an array of another dtype."""
-    is_list = isinstance(y, list | tuple)
-    if not is_list and str(getattr(y, "dtype", "")).lower() != "object":
-        return []
-    return np.asarray(y, object).ravel().tolist()
-
-
-def _refuse_mixed_kinds(kinds: set[str]) -> None:
-    if len(kinds) > 1:
-        raise ValueError(
-            f"y contains labels of several types: {' and '.join(sorted(kinds))}; expected one type"
-        )
-
-
-def _plain_value(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def hold_labels(y: Any, *, name: str, regressor: str) -> NDArray[Any]:
-    """Return class labels in canonical form; raise `ValueError` for other values.
-
-    `name` is the name of the estimator; `regressor` is suggested if y contains fractions.
-
-    Examples
-    --------
-    >>> from letheon.data import hold_labels
-    >>> hold_labels(["no", "yes"], name="Model", regressor="ModelRegressor")
-    array(['no', 'yes'], dtype='<U3')
-    """
-    _require_labels(y)
-    values = column_or_1d(y, warn=True)
-    assert_all_finite(values, estimator_name=name, input_name="y")
-    labels = hold_target(values)
-    # NumPy may convert dates to numbers.
-    if labels.dtype.kind not in "biUf" or values.dtype.kind in "mM":
-        kind = type(values.flat[0]).__name__ if values.dtype.kind == "O" else values.dtype.name
-        raise ValueError(f"y has labels of type {kind}; expected numbers, bool or strings")
-    if labels.dtype.kind != "f":
-        return labels
-    if (labels != np.floor(labels)).any():
-        raise ValueError(
-            f"Unknown label type: continuous; y contains fractions. For regression use {regressor}"
-        )
-    return labels + 0.0  # -0.0 becomes 0.0
-
-
-def _require_labels(y: Any) -> None:
-    """Raise `ValueError` if labels are missing or of mixed kinds."""
-    series = nw.from_native(y, series_only=True, pass_through=True)
-    if isinstance(series, nw.Series) and not series.dtype.is_float() and series.is_null().any():
-        raise ValueError("y has missing labels; remove the rows without a label")
-    values = [_plain_value(value) for value in _objects_of(y)]
-    missing = {"None" if value is None else "NaN" for value in values if _is_missing(value)}
-    if missing:
-        raise ValueError(
-            f"y has missing labels ({', '.join(sorted(missing))}); remove the rows without a label"
-        )
-    _refuse_mixed_kinds({type(value).__name__ for value in values})
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def take_target(y: NDArray[Any] | None, positions: NDArray[np.int64]) -> NDArray[Any] | None:
-    """Return the labels at these positions in a canonical dtype."""
-    return None if y is None else _canonical_labels(y[positions])
-
-
-def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[Any] | None:
-    """Return y followed by `other`; numbers and strings cannot be mixed.
-
-    Examples
-    --------
-    >>> from letheon.data import hold_target, join_target
-    >>> join_target(hold_target(["no"]), hold_target(["yes"]))
-    array(['no', 'yes'], dtype='<U3')
-    """
-    if y is None or other is None:
-        if y is not other:
-            raise ValueError("pass y if and only if the model was fitted with y")
-        return None
-    if (y.dtype.kind == "U") != (other.dtype.kind == "U") or y.shape[1:] != other.shape[1:]:
-        raise ValueError(
-            f"new labels are {_label_kind(other)}; this model was fitted with {_label_kind(y)}"
-        )
-    if y.dtype.kind != "U":
-        other = _cast_like(y, other, "labels")
-    return _canonical_labels(np.concatenate([y, other]))
 
 
 def _cast_like(stored: Any, values: NDArray[Any], what: str) -> NDArray[Any]:
@@ -437,42 +341,22 @@ def _canonical_sparse(matrix: Any) -> Any:
     return matrix
 
 
-def _canonical_labels(array: NDArray[Any]) -> NDArray[Any]:
-    match array.dtype.kind:
-        case "i" | "u":
-            return _int64_labels(array)
-        case "f":
-            return array.astype(np.float64)
-        case "b":
-            return array.copy()
-    values = [_plain_value(value) for value in array.ravel().tolist()]
-    return _labels_of(values).reshape(array.shape)
-
-
-def _labels_of(values: list[Any]) -> NDArray[Any]:
-    if all(isinstance(value, str) for value in values):
-        return np.array(values, dtype=np.str_)
-    kinds = {type(value) for value in values}
-    if kinds == {int}:
-        return _int64_labels(np.array(values, object))
-    if kinds <= {int, float}:
-        return np.array(values, np.float64)
-    return np.array(values, bool if kinds == {bool} else object)
-
-
-def _int64_labels(array: NDArray[Any]) -> NDArray[np.int64]:
-    for extreme in (array.min(), array.max()) if array.size else ():
-        if not _INT64.min <= extreme <= _INT64.max:
-            raise ValueError(
-                f"y contains {extreme}, which does not fit into 64 bits; use str labels"
-            )
-    return array.astype(np.int64)
-
-
 def _plain_columns(frame: "nw.DataFrame[Any]") -> "nw.DataFrame[Any]":
     """Return the frame with -0.0 as +0.0 and one NaN bit pattern; missing values stay missing."""
     floats = [(name, kind) for name, kind in frame.schema.items() if kind.is_float()]
+    if frame.implementation.is_pandas():  # an expression takes a millisecond for each column
+        native = frame.to_native()
+        floats = [column for column in floats if not _is_plain(native[column[0]])]
     return frame.with_columns(_plain_column(*column) for column in floats)
+
+
+def _is_plain(column: Any) -> bool:
+    """Return whether a pandas column is of float64 values without -0.0 and with one NaN only."""
+    if column.dtype != np.float64:
+        return False
+    values = column.to_numpy()
+    bits = values.view(np.int64)
+    return not (bits[(values == 0) | np.isnan(values)] & ~_NAN_BITS).any()
 
 
 def _plain_column(name: str, kind: "nw.dtypes.DType") -> "nw.Expr":
@@ -541,11 +425,6 @@ def _same_categories(
 
 def _as_series(native: Any) -> "nw.Series[Any]":
     return nw.from_native(native, series_only=True)
-
-
-def _label_kind(y: NDArray[Any]) -> str:
-    kind = "strings" if y.dtype.kind == "U" else f"numbers ({y.dtype})"
-    return kind if y.ndim == 1 else f"{kind} in {y.shape[1]} columns"
 
 
 def _require_same_layout(X: Table, other: Table) -> None:

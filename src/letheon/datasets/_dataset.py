@@ -364,6 +364,8 @@ def load(
         Files are missing; the message lists them, their provider, and where to put them.
     DatasetFormatError
         A file differs from the published file.
+    ValueError
+        `n_rows` is below 1, or the name is unknown.
 
     Examples
     --------

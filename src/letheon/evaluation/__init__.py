@@ -8,7 +8,6 @@ from letheon.evaluation._baselines import (
     ORDINARY,
     SAME,
     BestModel,
-    CrossValidation,
     choose_best,
     list_ordinary,
     name_model,
@@ -16,6 +15,7 @@ from letheon.evaluation._baselines import (
 )
 from letheon.evaluation._evaluate import evaluate, with_canaries
 from letheon.evaluation._evaluation import Evaluation, make_frame
+from letheon.evaluation._folds import CrossValidation
 from letheon.evaluation._problem import LearningProblem, Metric, require_function
 from letheon.evaluation._trial import Trial
 

@@ -23,13 +23,6 @@ from sklearn.ensemble import (
 )
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
-from sklearn.model_selection import (
-    GroupKFold,
-    KFold,
-    StratifiedGroupKFold,
-    StratifiedKFold,
-    cross_val_score,
-)
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -37,6 +30,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from letheon.data import People
 from letheon.evaluation._clock import finish_requests, now
+from letheon.evaluation._folds import CrossValidation
 from letheon.evaluation._problem import LearningProblem, MetricFailedError
 from letheon.exceptions import LetheonError
 from letheon.inner_estimator import fresh_copy, iter_estimators, require_copy
@@ -69,6 +63,11 @@ def make_trainer(estimator: Any, *, is_given: bool = False) -> Trainer:
 
 def name_model(estimator: Any) -> str:
     """Return the class name of an estimator, or of the last step of a pipeline.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted or not.
 
     Examples
     --------
@@ -116,6 +115,17 @@ def usual_models(X: Any, *, is_regression: bool, seed: int, family: str = "any")
     These are logistic regression (ridge regression for numbers) on scaled columns, a random forest,
     and boosted trees if the rows are dense. For the family of neural networks the model is a
     multi-layer perceptron. Columns of strings are one-hot encoded.
+
+    Parameters
+    ----------
+    X : table
+        The rows.
+    is_regression : bool
+        Whether the targets are numbers.
+    seed : int
+        Seed of the models.
+    family : str, default="any"
+        Family of the models.
 
     Examples
     --------
@@ -178,7 +188,16 @@ def _columns_of_words(X: Any) -> list[int]:
 
 
 class BestModel(NamedTuple):
-    """The best of several models, its score, and a text with the scores of all models.
+    """The best of several models.
+
+    Parameters
+    ----------
+    model : estimator
+        The model.
+    score : float
+        Its score.
+    scores : str
+        The scores of all models.
 
     Examples
     --------
@@ -204,10 +223,6 @@ def choose_best(
         Function of a model; larger is better.
     are_given : bool
         Whether the caller of letheon passed the models. Only used in the text of the error.
-
-    Returns
-    -------
-    BestModel
 
     Raises
     ------
@@ -467,6 +482,22 @@ def list_ordinary(
 ) -> list[Any]:
     """Return the ordinary models as a list; by default the usual models of the family.
 
+    Parameters
+    ----------
+    problem : LearningProblem
+        The rows.
+    ordinary : estimator, list of estimators or None
+        The models; None for the usual ones.
+    seed : int
+        Seed of the models.
+    family : str, default="any"
+        Family of the usual models.
+
+    Raises
+    ------
+    ValueError
+        A classifier was passed for a regression, or the reverse.
+
     Examples
     --------
     >>> from letheon import NearestCentroid
@@ -510,72 +541,6 @@ def best_ordinary(problem: LearningProblem, ordinary: Any, seed: int) -> tuple[T
     trainer = make_trainer(model)
     _warm_up_trainer(trainer, problem.train)
     return trainer, f"{name_model(model)}, {choice}"
-
-
-# Keys: whether people have several rows, and whether folds are stratified.
-_SPLITTERS: dict[tuple[bool, bool], Any] = {
-    (False, False): KFold,
-    (False, True): StratifiedKFold,
-    (True, False): GroupKFold,
-    (True, True): StratifiedGroupKFold,
-}
-
-
-class CrossValidation:
-    """Cross-validation with the same folds for every model; all rows of a person are in one fold.
-
-    Rows are shuffled if there is a seed. Folds are stratified if every class has enough rows.
-    Without a seed they are always stratified, because rows may be sorted by class.
-
-    Parameters
-    ----------
-    problem : LearningProblem
-        Training rows and metric.
-    cv : int
-        Number of folds.
-    seed : int or None
-        Seed for shuffling the rows; None to keep their order.
-
-    Examples
-    --------
-    >>> from letheon import NearestCentroid
-    >>> data = np.arange(80.0).reshape(40, 2), np.repeat([0, 1], 20)
-    >>> problem = LearningProblem.from_args(NearestCentroid(), data, 0.25, None, 0)
-    >>> CrossValidation(problem, cv=3, seed=0).score(NearestCentroid()) > 0.8
-    True
-    """
-
-    def __init__(self, problem: LearningProblem, *, cv: int, seed: int | None) -> None:
-        self._rows = rows = problem.train
-        self._problem = problem
-        people, groups = np.unique(rows.ids, return_inverse=True)
-        is_grouped = len(people) < len(groups)
-        is_stratified = not problem.is_regression and (
-            seed is None or bool(np.unique(rows.y, return_counts=True)[1].min() >= cv)
-        )
-        shuffled = {} if seed is None else {"shuffle": True, "random_state": seed}
-        folds = _SPLITTERS[is_grouped, is_stratified](cv, **shuffled)
-        blank = np.zeros(len(groups))
-        with warnings.catch_warnings():
-            # Classes may have fewer rows than there are folds.
-            warnings.simplefilter("ignore", UserWarning)
-            self._folds = list(folds.split(blank, rows.y, groups if is_grouped else None))
-
-    def score(self, estimator: Any, *, with_ids: bool = False) -> float:
-        """Return the mean of the metric over the folds."""
-        with warnings.catch_warnings():
-            # For example, warnings about convergence.
-            warnings.simplefilter("ignore", UserWarning)
-            scores = cross_val_score(
-                clone(estimator),
-                self._rows.X,
-                self._rows.y,
-                cv=self._folds,
-                scoring=lambda model, X, y: self._problem.score_predictions(y, model.predict(X)),
-                params={"ids": self._rows.ids} if with_ids else None,
-                error_score="raise",
-            )
-        return float(np.mean(scores))
 
 
 def warm_up(unlearner: Any, problem: LearningProblem) -> str:

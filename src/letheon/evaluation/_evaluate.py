@@ -218,6 +218,11 @@ def evaluate(
         Measures with confidence intervals over seeds or, with one seed, over test rows and
         timings.
 
+    Raises
+    ------
+    ValueError
+        The rows, the requests or an argument do not fit; the message says which.
+
     Notes
     -----
     The comparison is fair by construction: all methods run in one process and one thread (`n_jobs`
@@ -309,6 +314,15 @@ def with_canaries(
     Returns
     -------
     Evaluation
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> data = np.random.default_rng(0).normal(size=(80, 2)), np.repeat([0, 1], 40)
+    >>> problem = LearningProblem.from_args(NearestCentroid(), data, 0.25, None, 0)
+    >>> plain = evaluate(NearestCentroid(), data, requests=2, seeds=1, attacks=())
+    >>> len(with_canaries(plain, NearestCentroid(), problem, 0).attacks) > 0
+    True
     """
     with one_thread(), joblib.parallel_config(backend="sequential"):
         planted = run_canaries(without_jobs(unlearner), problem, seed, note_nothing)

@@ -155,8 +155,20 @@ _TEST_SHARE = 0.25
 class LearningProblem:
     """Training rows, test rows and metric.
 
-    `forgotten_metric` is the metric for the forgotten rows. `n_held_out` people were held out of
-    the training rows for testing.
+    Parameters
+    ----------
+    name : str
+        Name of the data.
+    train, test : People
+        The rows.
+    metric, forgotten_metric : callable
+        The metric, and the one for forgotten rows.
+    metric_name : str
+        Name of the metric.
+    is_regression : bool
+        Whether the targets are numbers.
+    n_held_out : int
+        Number of people held out of the training rows for testing.
 
     Examples
     --------

@@ -219,6 +219,15 @@ class Trial(TextRepr):
         Whether a model had been trained on the same remaining rows before the request.
     n_false_receipts : int
         Number of receipts with a wrong number of rows.
+    guarantee : Guarantee
+        The guarantee after the last request.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid, evaluate
+    >>> data = np.arange(80.0).reshape(40, 2), np.repeat([0, 1], 20)
+    >>> evaluate(NearestCentroid(), data, requests=2, seeds=1, attacks=()).trials[0].n_people
+    2
     """
 
     seed: int

@@ -30,15 +30,8 @@ from letheon.forest._inputs import (
     resolve_settings,
     warn_if_coarse,
 )
-from letheon.forest._model import (
-    ForestModel,
-    ForestPrediction,
-    ForgetCost,
-    grow_forest,
-    threads_for,
-    threads_for_few,
-    work_share,
-)
+from letheon.forest._model import ForestModel, ForestPrediction, ForgetCost, grow_forest, work_share
+from letheon.forest._threads import threads_for, threads_for_few
 from letheon.forest._tree import ForestTree
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges, TrainingSize
 from letheon.inner_estimator import remember_features
@@ -94,6 +87,7 @@ class ForestParameters:
     weight_bits: int = 0
     rebuild: str = "lazy"
     n_jobs: int | None = None
+    verbose: int = 0
     random_state: Any = None
 
 
@@ -108,6 +102,7 @@ class DaREForestBase(ForestParameters, CoreModelBase):
         "categorical_features": "from_dtype",
         "class_weight": None,
         "weight_bits": 0,
+        "verbose": 0,
     }
 
     _core_attribute: ClassVar[str] = "forest_"
@@ -152,7 +147,9 @@ class DaREForestBase(ForestParameters, CoreModelBase):
             batch = self._prepare_batch(X, y, sample_weight, ids, columns)
             settings = resolve_settings(self, batch.X.shape[1], columns)
             keys = None if names is None else keys_from_names(names, seed)
-            forest = grow_forest(settings, batch, columns, self.n_jobs, keys)
+            forest = grow_forest(
+                settings, batch, columns, self.n_jobs, keys, is_shown=bool(self.verbose)
+            )
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             # One call, so that a concurrent predict never sees a partial update.

@@ -21,7 +21,8 @@ from letheon.base import (
 from letheon.data import CategoryColumns, EncodedRows, Ids, IntIds, TextIds, as_ids, is_matrix
 from letheon.exceptions import EmptyModelError
 from letheon.forest._inputs import REBUILD, ForestBatch
-from letheon.forest._model import StoredRows, threads_for
+from letheon.forest._model import StoredRows
+from letheon.forest._threads import threads_for
 from letheon.forest._weights import as_weights
 from letheon.guarantee import Guarantee
 from letheon.inner_estimator import require_features
@@ -35,6 +36,12 @@ class CoreModelBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     """Base class of models that depend only on settings, seed and remaining rows.
 
     A subclass names the attribute that holds its rows and trees, and its guarantee.
+
+    Examples
+    --------
+    >>> from letheon.forest import CoreModelBase, DaREForestClassifier
+    >>> issubclass(DaREForestClassifier, CoreModelBase)
+    True
     """
 
     _core_attribute: ClassVar[str]

@@ -59,7 +59,8 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         Weights are rounded to multiples of ``2**-weight_bits``. The sum of all weights must be
         below ``2**(31 - weight_bits)``, or ``2**(23 - weight_bits)`` with `class_weight`.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, in steps of 1/256 and at least 1/256. "balanced" is ``n / (k n_c)``
+        Weights of the classes, in steps of 1/256 and at least 1/256. A dict must have a weight for
+        each class in `y`; it may have more: a class can leave. "balanced" is ``n / (k n_c)``
         for n rows, k classes and n_c rows of the class, rounded with a key to a power of 2**0.25.
         A removal rarely changes it; if it does, all trees are grown again, and the receipt says so.
     rebuild : {"lazy", "eager"}, default="lazy"
@@ -68,6 +69,8 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
     n_jobs : int or None, default=None
         Number of threads, as in joblib. If `joblib.parallel_config` selects processes or a
         cluster, `fit` distributes its trees there. It never affects a result.
+    verbose : bool or int, default=0
+        Whether `fit` shows a progress bar on standard error.
     random_state : int, RandomState, Generator or None, default=None
         Seed of everything random. None draws 128 bits from the operating system.
 
@@ -208,7 +211,7 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
         How many columns a node considers, among those that vary in it. The default is a third, as
         in Breiman's forests for regression. There is no bootstrap, so with all columns (1.0 or
         None) the trees are nearly the same; then also set `subsample`.
-    subsample, categorical_features, weight_bits, rebuild, n_jobs, random_state
+    subsample, categorical_features, weight_bits, rebuild, n_jobs, verbose, random_state
         The same as in `DaREForestClassifier`.
     y_max : float or None, default=None
         Upper bound on ``abs(y)`` that you know without looking at the rows. It fixes the scale, so

@@ -22,7 +22,17 @@ from letheon.data import (
 from letheon.exceptions import PrecisionWarning, warn_caller
 from letheon.forest._weights import ClassWeightRule, Weights, WeightSettings
 from letheon.seeds import Purpose, keyed_hash_ints
-from letheon.validation import JOBS, POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
+from letheon.validation import (
+    JOBS,
+    POSITIVE,
+    VERBOSE,
+    Either,
+    Interval,
+    OneOf,
+    OrNone,
+    Rules,
+    Whole,
+)
 
 # The core counts trees, levels and thresholds in 32 bits.
 _MOST = 2**31 - 1
@@ -138,6 +148,7 @@ PARAMETER_RULES: Rules = {
         Either(OneOf(("sqrt", "log2"), "'sqrt', 'log2'"), _COUNT, _SHARE), "all columns"
     ),
     "n_jobs": JOBS,
+    "verbose": VERBOSE,
     "y_max": OrNone(POSITIVE),
     "weight_bits": Whole(0, 16),
     "class_weight": ClassWeightRule(),
@@ -237,9 +248,20 @@ def y_exponent_of(y_max: Any) -> int | None:
 
 @dataclass(frozen=True)
 class ForestBatch:
-    """Training rows with their targets, weights and ids; `weights` is None if all are 1.
+    """Training rows with their targets, weights and ids.
 
-    X is a float matrix, dense or sparse; `names` has the names of categories in it.
+    Parameters
+    ----------
+    X : ndarray or sparse matrix of float32
+        The rows.
+    target : ndarray
+        Labels or targets.
+    weights : ndarray or None
+        Weights; None if all are 1.
+    ids : Ids
+        One id per row.
+    names : tuple of dict
+        Names of categories in X, as in `EncodedRows`.
 
     Examples
     --------
@@ -294,6 +316,13 @@ class LabelTable:
 
     Codes follow the order in which classes were added, so they are used only inside a model in
     memory. All output has classes in sorted order.
+
+    Parameters
+    ----------
+    labels : ndarray
+        Labels by code.
+    is_used : ndarray of bool
+        Whether a code has rows.
 
     Examples
     --------

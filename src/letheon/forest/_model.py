@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
@@ -24,47 +23,14 @@ from letheon.data import (
     TextIds,
     ValueCounts,
 )
+from letheon.forest._balance import encode_target, read_balance, read_categories, weigh_classes
 from letheon.forest._columns import ColumnChange, Keys
 from letheon.forest._inputs import ForestBatch, ForestSettings, LabelTable
+from letheon.forest._threads import threads_for
 from letheon.forest._weights import ClassBalance
 from letheon.parallel import run_tasks
 from letheon.seeds import Purpose
-
-
-def threads_for(n_jobs: int | None) -> int:
-    """Return the number of threads on this machine for `n_jobs`, as in joblib.
-
-    Examples
-    --------
-    >>> from letheon.forest import threads_for
-    >>> threads_for(3)
-    3
-    """
-    if isinstance(n_jobs, int) and n_jobs > 0:
-        return n_jobs
-    if n_jobs is None:
-        workers = joblib.effective_n_jobs(None)
-        # A requested cluster may have more workers than this machine has cores.
-        return workers if workers == 1 else min(workers, _count_cores())
-    backend, _ = get_active_backend()
-    kind, level = type(backend).__qualname__, getattr(backend, "nesting_level", 0)
-    return min(_count_workers(n_jobs, kind, level), _count_cores())
-
-
-def threads_for_few(n_jobs: int | None) -> int:
-    """Return the number of threads for small tasks: 1 unless `n_jobs` is set."""
-    return 1 if n_jobs is None else threads_for(n_jobs)
-
-
-# Cached: joblib reads the container limits every time, which takes longer than a small request.
-@cache
-def _count_cores() -> int:
-    return joblib.cpu_count()
-
-
-@cache
-def _count_workers(n_jobs: int, _backend: str, _nesting_level: int) -> int:
-    return joblib.effective_n_jobs(n_jobs)
+from letheon.terminal import polled_bar, progress_bar
 
 
 @dataclass(frozen=True)
@@ -119,7 +85,15 @@ class ForestPrediction(NamedTuple):
 
 
 class StoredRows:
-    """Rows of a model in the C++ core: ids, labels, and copies of the model."""
+    """Rows of a model in the C++ core: ids, labels, and copies of the model.
+
+    Examples
+    --------
+    >>> from letheon.forest import DaREForestClassifier
+    >>> model = DaREForestClassifier(n_estimators=1, random_state=0).fit([[0.0], [1.0]], [0, 1])
+    >>> model.ids_.tolist()
+    [0, 1]
+    """
 
     settings: Any
     core: _core.Forest | _core.Boosting
@@ -406,62 +380,6 @@ class ForestModel(StoredRows):
         )
 
 
-def read_categories(state: dict[str, Any]) -> CategoryTable:
-    """Return the categories of the rows of a state; raise `ValueError` if they do not match."""
-    settings = state["settings"]
-    categories = CategoryTable(CategoryColumns(settings.seed))
-    if "categories" in state:
-        categories = CategoryTable.from_state(state["categories"], settings.seed, state["X"])
-    if categories.columns.columns != settings.categorical:
-        raise ValueError("categories are not those of the columns that the settings state")
-    return categories
-
-
-def encode_target(
-    settings: ForestSettings, target: NDArray[Any]
-) -> tuple[LabelTable | None, NDArray[Any]]:
-    """Return the label table and the codes of the target; None and the target for regression."""
-    return (None, target) if settings.is_regression else LabelTable.from_labels(target)
-
-
-def count_classes(
-    settings: Any, table: LabelTable | None, codes: NDArray[Any]
-) -> ClassBalance | None:
-    """Return the weights of the classes of these rows; None without `class_weight`."""
-    if settings.class_weight is None or table is None:
-        return None
-    counts = np.bincount(codes, minlength=len(table))
-    return ClassBalance.from_counts(settings.class_weight, settings.seed, table.labels, counts)
-
-
-def weigh_classes(
-    settings: Any, batch: ForestBatch, table: LabelTable | None, codes: NDArray[Any]
-) -> tuple[ForestBatch, ClassBalance | None]:
-    """Return the rows with the weights of their classes, and these weights."""
-    balance = count_classes(settings, table, codes)
-    if balance is None:
-        return batch, None
-    return replace(batch, weights=balance.weigh(batch.weights, codes)), balance
-
-
-def read_balance(
-    settings: Any, table: LabelTable | None, batch: ForestBatch
-) -> ClassBalance | None:
-    """Return the weights of the classes of a state; raise `ValueError` if they do not match."""
-    codes = batch.target
-    if settings.class_weight is not None and table is not None:
-        is_code = isinstance(codes, np.ndarray) and codes.dtype == np.uint32 and codes.ndim == 1
-        # Before anything is counted: a forged code would need a long array.
-        if not is_code or (codes >= len(table)).any():
-            raise ValueError("target contains a code that is not the code of a class")
-    balance = count_classes(settings, table, codes)
-    if balance is not None and (
-        batch.weights is None or (batch.weights % balance.factors[codes]).any()
-    ):
-        raise ValueError("a weight is not a multiple of the weight of its class")
-    return balance
-
-
 def _dense_blocks(X: Any) -> Iterator[NDArray[Any]]:
     """Yield a sparse matrix as dense blocks of rows."""
     rows, size = X.tocsr(), max(1, _BLOCK_CELLS // X.shape[1])
@@ -485,6 +403,27 @@ def core_arguments(
     """Return the keyword arguments that pass these rows to the core.
 
     With `owner_seed`, they contain a hash of the id of each row.
+
+    Parameters
+    ----------
+    owner_seed : int or None
+        Seed of the hashes of ids; None without them.
+    batch : ForestBatch
+        The rows.
+    target : ndarray
+        Codes of the labels, or targets.
+    table : LabelTable or None
+        The labels; None for regression.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.data import EncodedRows
+    >>> from letheon.forest import ForestBatch, core_arguments
+    >>> batch = ForestBatch.from_input(EncodedRows(np.eye(2)), np.array([0, 1]), None, ["a", "b"])
+    >>> arguments = core_arguments(None, batch, batch.target, None)
+    >>> arguments["n_classes"]
+    0
     """
     ids, owners = batch.ids, _NO_OWNERS
     if owner_seed is not None:
@@ -502,7 +441,22 @@ def core_arguments(
 
 
 def ids_of(arrays: dict[str, Any]) -> Ids:
-    """Return the ids in the arrays of the core."""
+    """Return the ids in the arrays of the core.
+
+    Parameters
+    ----------
+    arrays : dict
+        What the core returns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.data import as_ids
+    >>> from letheon.forest import DaREForestClassifier
+    >>> model = DaREForestClassifier(n_estimators=1, random_state=0)
+    >>> model.fit([[0.0], [1.0]], [0, 1], ids=["anna", "ben"]).ids_.tolist()
+    ['anna', 'ben']
+    """
     if arrays["ids_values"] is not None:
         return IntIds(arrays["ids_values"])
     return TextIds(arrays["ids_blob"], arrays["ids_offsets"])
@@ -538,10 +492,14 @@ def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -
 def are_classes(classes: Any) -> bool:
     """Return whether this is an array of distinct labels of one type, in sorted order.
 
+    Parameters
+    ----------
+    classes : object
+        The value to check.
+
     Examples
     --------
     >>> import numpy as np
-    >>> from letheon.forest import are_classes
     >>> are_classes(np.array(["no", "yes"])), are_classes(np.array([1, 0]))
     (True, False)
     """
@@ -556,6 +514,8 @@ def grow_forest(
     columns: CategoryColumns,
     n_jobs: int | None,
     keys: Keys | None = None,
+    *,
+    is_shown: bool = False,
 ) -> ForestModel:
     """Return the forest of these rows, with keys of columns or (None) their numbers.
 
@@ -570,14 +530,18 @@ def grow_forest(
     workers = 1 if has_threads else min(joblib.effective_n_jobs(n_jobs), settings.n_trees)
     n_threads = threads_for(n_jobs)
     if workers == 1:
-        core.fit(**core_arguments(settings.owner_seed, batch, target, table), n_threads=n_threads)
+        arguments = core_arguments(settings.owner_seed, batch, target, table)
+        with polled_bar("trees", settings.n_trees, lambda: core.n_done, is_shown=is_shown):
+            core.fit(**arguments, n_threads=n_threads)
     else:
         if not sp.issparse(batch.X):
             with np.errstate(over="ignore"):  # the core rejects infinity
                 batch = replace(batch, X=np.ascontiguousarray(batch.X, np.float32))
         bounds = np.linspace(0, settings.n_trees, workers + 1).astype(int).tolist()
         shared = (settings, batch, keys)
-        blocks = run_tasks(grow_block, list(pairwise(bounds)), n_jobs=n_jobs, shared=shared)
+        parts = list(pairwise(bounds))
+        with progress_bar("blocks of trees", len(parts), is_shown=is_shown) as note:
+            blocks = run_tasks(grow_block, parts, n_jobs=n_jobs, shared=shared, note=note)
         arguments = core_arguments(settings.owner_seed, batch, target, table)
         core.restore(**arguments, trees=blocks, n_threads=n_threads)
     categories = CategoryTable(columns)

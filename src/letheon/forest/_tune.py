@@ -104,6 +104,8 @@ def tune_random_depth(
     ------
     NoCandidateError
         The forest does not beat a constant prediction at any depth.
+    TypeError
+        The model is not a forest of this package.
 
     Examples
     --------

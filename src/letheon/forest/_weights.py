@@ -49,7 +49,14 @@ class ClassWeightRule(ParameterRule):
 
 
 class WeightSettings:
-    """Settings of weights: what the dataclasses of resolved settings have in common."""
+    """Settings of weights: what the dataclasses of resolved settings have in common.
+
+    Examples
+    --------
+    >>> from letheon.forest import WeightSettings
+    >>> WeightSettings.__annotations__["weight_bits"]
+    <class 'int'>
+    """
 
     categorical: tuple[int, ...]
     weight_bits: int
@@ -85,7 +92,23 @@ class WeightSettings:
 
 @dataclass(frozen=True, eq=False)
 class ClassBalance:
-    """Numbers of rows and integer factors of the classes, by code; unused codes have factor 1."""
+    """Weights of the classes.
+
+    Parameters
+    ----------
+    counts : ndarray of int64
+        Number of rows of each class, by code.
+    factors : ndarray of int64
+        Integer factor of each class; 1 for an unused code.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.forest import ClassBalance
+    >>> labels, counts = np.array([0, 1]), np.array([30, 10])
+    >>> ClassBalance.from_counts({0: 1.0, 1: 3.0}, 7, labels, counts).factors.tolist()
+    [256, 768]
+    """
 
     counts: Counts
     factors: Weights
@@ -115,6 +138,8 @@ class ClassBalance:
     ) -> Self:
         """Return the balance after rows of these classes arrive (sign 1) or leave (sign -1)."""
         moved = np.bincount(codes.astype(np.int64), minlength=len(labels))
+        if sign > 0:
+            require_class_weights(class_weight, labels[np.flatnonzero(moved)])
         counts = np.zeros(len(moved), np.int64)
         counts[: len(self.counts)] = self.counts
         return self.from_counts(class_weight, seed, labels, counts + sign * moved)
@@ -129,6 +154,23 @@ class ClassBalance:
     def extend(self, length: int) -> Weights:
         """Return the factors for `length` codes."""
         return np.concatenate([self.factors, np.ones(length - len(self.factors), np.uint32)])
+
+
+def require_class_weights(class_weight: Any, labels: NDArray[Any]) -> None:
+    """Raise `ValueError` if a dict of weights has none for one of these labels.
+
+    Weights of labels without rows are allowed. So rows that are accepted are also accepted after
+    any removal, when the last row of a class may have left, and as a shard or a sample.
+    """
+    if not isinstance(class_weight, dict):
+        return
+    missing = [label for label in labels.tolist() if label not in class_weight]
+    if missing:
+        raise ValueError(
+            f"class_weight has no weight for {len(missing)} of the classes in y: "
+            f"{missing[:5]!r:.200}; its keys are {list(class_weight)[:5]!r:.200}. Expected a "
+            "weight for each class; use 1 for classes that keep their weight"
+        )
 
 
 def _power(log: int) -> int:

@@ -12,7 +12,15 @@ from letheon.data import as_table, present_table, to_native
 from letheon.delta import StableTransformer
 from letheon.frozen._onnx import export_step, find_texts
 from letheon.guarantee import Guarantee
-from letheon.predictor import Answers, OnnxGraph, OnnxTable, Predictor, drop_seeds
+from letheon.naive import NaiveUnlearner
+from letheon.predictor import (
+    Answers,
+    OnnxGraph,
+    OnnxTable,
+    Predictor,
+    copy_transformer,
+    drop_seeds,
+)
 from letheon.preprocessing import CountVectorizer, ForgetColumnTransformer, KeyedSample
 from letheon.steps import FittedSteps, as_delta_step, is_data_independent, passes_through
 from letheon.sums import RandomFeatures
@@ -56,12 +64,18 @@ def freeze_step(step: Any) -> Any:
         fitted = tuple((name, freeze_step(part)) for name, part in step.fitted_.steps)
         frozen.fitted_ = FittedSteps(fitted, None)
         return frozen
-    # A fitted transformer of another library may contain rows; random phases reveal their key.
-    if isinstance(step, StableTransformer) and not isinstance(step, KeyedSample | RandomFeatures):
+    # Random phases reveal their key.
+    if isinstance(step, StableTransformer) and not isinstance(step, RandomFeatures):
         frozen, published = drop_seeds(clone(step)), step.published_
-        is_text = isinstance(step, CountVectorizer)
-        frozen.published_ = published.link(None) if is_text else published
+        if isinstance(step, CountVectorizer):
+            published = published.link(None)
+        elif isinstance(step, KeyedSample):
+            fitted = copy_transformer(published.transformer)
+            published = replace(published, transformer=fitted, n_sampled=0)
+        frozen.published_ = published
         return frozen
+    if isinstance(step, NaiveUnlearner):
+        return copy_transformer(step.estimator_)
     if is_data_independent(step):
         return drop_seeds(deepcopy(step))
     raise TypeError(
@@ -81,7 +95,15 @@ def _freeze_columns(step: ForgetColumnTransformer) -> ForgetColumnTransformer:
 
 
 class FrozenStepsMixin(ChainStepMixin):
-    """Mixin for pipelines with the attribute `fitted_`: chains of steps with a predictor."""
+    """Mixin for pipelines with the attribute `fitted_`: chains of steps with a predictor.
+
+    Examples
+    --------
+    >>> from letheon import ForgetPipeline
+    >>> from letheon.frozen import FrozenStepsMixin
+    >>> issubclass(ForgetPipeline, FrozenStepsMixin)
+    True
+    """
 
     fitted_: FittedSteps
 

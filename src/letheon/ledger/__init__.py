@@ -6,10 +6,14 @@ Ed25519. A third party verifies it with the exported files and a public key, usi
 or the single file ``letheon/verifier.py``.
 """
 
+from letheon.ledger.certificates.certificates import Batches, Certificates, Receipts
+from letheon.ledger.db.log import Log
 from letheon.ledger.doctor import Finding
-from letheon.ledger.ledger import Ledger
+from letheon.ledger.ledger import Keys, Ledger
 from letheon.ledger.models.examine import ModelFiles
+from letheon.ledger.models.models import Models
 from letheon.ledger.models.versions import Reader
+from letheon.ledger.purge.stores import Stores
 from letheon.ledger.requests.deadlines import Calendar
 from letheon.ledger.requests.requests import LedgerRequests
 from letheon.ledger.requests.states import REQUEST_STATES, RequestState
@@ -42,24 +46,30 @@ __all__ = [
     "Adoption",
     "Batch",
     "BatchPlan",
+    "Batches",
     "Calendar",
     "Certificate",
+    "Certificates",
     "Checkpoint",
     "Coverage",
     "Decision",
     "Finding",
     "Key",
+    "Keys",
     "Ledger",
     "LedgerRequests",
+    "Log",
     "LogConsistency",
     "LogEntry",
     "LogInclusion",
     "Model",
     "ModelFiles",
+    "Models",
     "Page",
     "Policy",
     "Purge",
     "Reader",
+    "Receipts",
     "Request",
     "RequestCounts",
     "RequestState",
@@ -67,6 +77,7 @@ __all__ = [
     "Step",
     "Storage",
     "Store",
+    "Stores",
     "Version",
     "Watch",
 ]

@@ -83,13 +83,13 @@ class BlobStore:
             raise ValueError(f"{address!r} is not a blob address; expected 64 hexadecimal digits")
         return self.folder / address
 
-    def write(self, content: bytes, cipher: BlobCipher) -> str:
-        """Write a blob durably and return its address.
+    def write(self, content: bytes, cipher: BlobCipher, nonce: bytes | None = None) -> str:
+        """Write a blob durably and return its address; by default the nonce is drawn here.
 
         After a disk error the partial file is deleted, and the write is not retried: a second fsync
         may report success for pages that the kernel has dropped.
         """
-        blob = secrets.token_bytes(NONCE_BYTES) + content
+        blob = (nonce or secrets.token_bytes(NONCE_BYTES)) + content
         address = hashlib.sha256(blob).hexdigest()
         partial = self.folder / f".{secrets.token_hex(8)}{_PARTIAL}"
         try:

@@ -44,6 +44,14 @@ class Keys:
     ----------
     core : Core
         The ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon.ledger import Ledger
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     [key.state for key in ledger.keys.list()]
+    ['current']
     """
 
     def __init__(self, core: Core) -> None:

@@ -256,7 +256,13 @@ class LogConsistency:
 
 
 class Checkpoint(NamedTuple):
-    """A signed state of the log: its size and root (hexadecimal), the signed note, and the time."""
+    """A signed state of the log.
+
+    Parameters
+    ----------
+    size, root, note, at : int, str, str, int
+        Number of events, root in hexadecimal digits, the signed note, and the time (since 1970).
+    """
 
     size: int
     root: str
@@ -375,7 +381,7 @@ class Purge:
     tenant, model : str
         The tenant and the model.
     envelope : bytes or None
-        The signed purge attestation; None until the purge is done.
+        The signed attestation, after the purge.
     evidence : dict of str to dict
         Counts from the searches: `stores` (one entry per store) and `scan` (the ledger itself).
     """
@@ -393,10 +399,8 @@ class Coverage:
 
     Attributes
     ----------
-    certificate, certified_at : int, datetime
-        Number of the certificate, and when it was signed.
-    purged_at : datetime or None
-        When the remaining copies of the rows were destroyed.
+    certificate, certified_at, purged_at : int, datetime, datetime or None
+        Number of the certificate, when it was signed, and when remaining copies were destroyed.
     purge_gaps : str or None
         Description of what the search for copies did not cover; None if it covered everything.
     guarantee : {"exact", "certified", "empirical"}
@@ -508,10 +512,8 @@ class Storage:
 
     Attributes
     ----------
-    blobs : int
-        Encrypted models, rows, ids, salts and monitors of all versions that are not purged.
-    proofs : int
-        Transition proofs, which are never deleted.
+    blobs, proofs : int
+        Encrypted files of all versions that are not purged; proofs, which are never deleted.
     database : int or None
         Share of the database, estimated from the model's share of requests; None if not shown.
     """
@@ -527,16 +529,14 @@ class Watch:
 
     Attributes
     ----------
-    metric : str
-        Performance metric.
+    metric, assumption : str
+        Performance metric; what is assumed about future requests, or empty.
     tolerances : mapping of str to float
         Largest effectiveness and certifiability, smallest efficiency, largest share of a budget and
         largest residual that are accepted. Only monitored properties are included.
     limits : mapping of str to mapping
         The calibrated proxy of each estimated property: `score`, `factor`, `floor`, and `miss`, the
         share of calibration streams in which the monitor missed that the tolerance was exceeded.
-    assumption : str
-        What the monitor assumes about future requests; empty if it assumes nothing.
     """
 
     metric: str

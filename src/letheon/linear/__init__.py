@@ -8,7 +8,7 @@ from letheon.linear._base import LinearClassifier
 from letheon.linear._calibrate import gaussian_epsilon, gaussian_mu
 from letheon.linear._deltagrad import DeltaGradClassifier
 from letheon.linear._descent import DescentToDeleteClassifier
-from letheon.linear._descent_theory import choose_noise_scale, plan_descent
+from letheon.linear._descent_plan import choose_noise_scale, plan_descent
 from letheon.linear._fisher import FisherClassifier
 from letheon.linear._influence import InfluenceClassifier, InfluenceRegressor
 from letheon.linear._model import PublishedModel

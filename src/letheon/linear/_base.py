@@ -418,6 +418,13 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, LinearBase):
     """A regularised linear classifier.
 
+    All linear classifiers of letheon inherit from it; their pages explain the parameters.
+
+    Parameters
+    ----------
+    l2, reg, fit_intercept, rows, row_norm, noise_seed, random_state
+        As in `InfluenceClassifier`.
+
     Examples
     --------
     >>> from letheon import InfluenceClassifier

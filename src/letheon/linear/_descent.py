@@ -15,6 +15,7 @@ from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import hold_labels, hold_target, join_target, row_ids
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.inner_estimator import require_features
+from letheon.linear import _descent_plan as planning
 from letheon.linear import _descent_theory as theory
 from letheon.linear._account import release_code, round_up_to_power
 from letheon.linear._base import (
@@ -319,15 +320,15 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        theory.check_combination(self)
+        planning.check_combination(self)
 
     def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:  # noqa: ARG002
         problem = self._build_problem(training)
-        plan = theory.plan_descent(self, problem)
-        sigma = theory.choose_noise_scale(self, plan)
-        limit = theory.distance_limit(self, sigma, prod(problem.shape))
+        plan = planning.plan_descent(self, problem)
+        sigma = planning.choose_noise_scale(self, plan)
+        limit = planning.distance_limit(self, sigma, prod(problem.shape))
         problem = _with_plan_ridge(problem, plan)
-        engine = self._build_engine(plan, limit, theory.count_parts(self, problem.n_remaining))
+        engine = self._build_engine(plan, limit, planning.count_parts(self, problem.n_remaining))
         descent = engine.train(problem, source)
         downgraded, warnings = self._handle_doubts(self._find_doubts(descent.distance, limit))
         weights = self._publish_weights(descent, problem, sigma, source)
@@ -355,7 +356,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         update = RowUpdate(
             before, before.without(positions), positions, self.rows_.alive, adds=False
         )
-        if not self._is_on_grid or theory.has_outgrown(
+        if not self._is_on_grid or planning.has_outgrown(
             self, before.n_remaining, update.after.n_remaining
         ):
             return self._retrain(positions)
@@ -376,7 +377,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         rows.append(new, codes, row_ids(ids, len(codes)))
         training = TrainingRows(rows, classes, np.bincount(rows.y, minlength=len(classes)))
         is_new = len(classes) > len(self.classes_) or not self._is_on_grid
-        if is_new or theory.has_outgrown(self, n_before, len(rows)):
+        if is_new or planning.has_outgrown(self, n_before, len(rows)):
             return self._retrain_on(training)
         before = _with_plan_ridge(self._build_problem(self._training_rows()), self.plan_)
         after = _with_plan_ridge(self._build_problem(training), self.plan_)
@@ -389,7 +390,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     ) -> Change:
         """Prepare the change to the model for rows that are removed or added."""
         source, hidden, top = copy.copy(self.source_), self.unperturbed_, self.top_
-        size = theory.count_parts(self, update.after.n_remaining)
+        size = planning.count_parts(self, update.after.n_remaining)
         prior = PriorState(
             # A copy: the request wipes the secret array.
             W=self.model_.weights if hidden is None else hidden.open().copy(),

@@ -63,6 +63,11 @@ def align_classes(
     (a, b, classes)
         Tables of shape ``(n, len(classes))`` and the sorted union of the classes.
 
+    Raises
+    ------
+    ValueError
+        The numbers of rows differ, or labels are repeated or of mixed types.
+
     Examples
     --------
     >>> a, b, classes = align_classes([[0.2, 0.8]], ["x", "z"], [[0.5, 0.5]], ["y", "z"])
@@ -134,6 +139,11 @@ def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) 
         Lower is better; `n` is the number of parameters. There is no sampling error: ``low =
         value = high``. The value holds for these two models only.
 
+    Raises
+    ------
+    ValueError
+        The shapes differ, or a value is not a finite number.
+
     Examples
     --------
     >>> parameter_consistency([[3.0, 0.0], [1.0]], [[0.0, 4.0], [1.0]]).value
@@ -178,6 +188,11 @@ def output_consistency(
     Measure
         Higher is better. The interval is the exact one of Clopper and Pearson: after full
         agreement on 100 rows its lower end is 96.4 %.
+
+    Raises
+    ------
+    ValueError
+        There is not one label per row in both.
 
     Notes
     -----
@@ -248,6 +263,11 @@ def kl_consistency(
         bootstrap-t over rows, because divergences are skewed. There is no interval if the value
         is infinite or the same for each row. It reaches its nominal coverage with 100 or more
         rows, see `Measure.is_rough`.
+
+    Raises
+    ------
+    ValueError
+        Shapes or classes differ, rows do not add up to 1, or the floor is too large.
 
     Examples
     --------
@@ -330,6 +350,11 @@ def prediction_gap(
         or if all squares are equal. It reaches its nominal coverage with 100 or more rows, see
         `Measure.is_rough`.
 
+    Raises
+    ------
+    ValueError
+        The shapes differ, or `relative` is set and all values of `pred_naive` are equal.
+
     Examples
     --------
     >>> prediction_gap([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 2.0]).value
@@ -377,6 +402,11 @@ def agreement_within(
     Measure
         Higher is better. The interval is the exact one of Clopper and Pearson.
 
+    Raises
+    ------
+    ValueError
+        The tolerance is negative, or the predictions are not one finite number per row.
+
     Examples
     --------
     >>> agreement_within([1.0, 2.0, 3.0, 4.0], [1.5, 2.0, 3.0, 2.0], 0.5).value
@@ -417,6 +447,11 @@ def kl_gaussian(
         standard deviation is 0, or if both are 0 and the means differ. The interval is a
         bootstrap-t over rows. There is no interval if the value is infinite or the same for each
         row.
+
+    Raises
+    ------
+    ValueError
+        A value is not finite, or the numbers of means and deviations differ.
 
     Examples
     --------

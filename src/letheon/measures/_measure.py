@@ -374,6 +374,11 @@ def by_proof(
     Measure
         With ``low = value = high``, ``n = 0`` and basis ``"by proof"``.
 
+    Raises
+    ------
+    ValueError
+        The note is empty, or the direction is unknown or contradicts the name.
+
     Examples
     --------
     >>> print(by_proof("output consistency", 100, note="SISA is exact (Bourtoule et al. 2021)"))
@@ -428,6 +433,11 @@ def over_seeds(
         too narrow with few seeds. Without a shared error there is no interval for a single run,
         an infinite value, or runs that are all equal.
 
+    Raises
+    ------
+    ValueError
+        A value is outside the range, or the mean is undefined.
+
     Examples
     --------
     >>> print(over_seeds("effectiveness", [0.01, 0.02, 0.03]))
@@ -475,6 +485,11 @@ def geometric_mean(name: str, values: ArrayLike, **options: Unpack[MeasureOption
     Measure
         The interval is exact for log-normal values. There is no interval for a single run, or if
         all values are equal.
+
+    Raises
+    ------
+    ValueError
+        A value is not positive and finite.
 
     Examples
     --------

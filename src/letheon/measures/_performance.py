@@ -367,6 +367,11 @@ def gradient_residual(gradient: ArrayLike, n_rows: int) -> Measure:
         distance of the parameters from the retrained optimum is at most ``value / mu``. `n` is
         the number of rows.
 
+    Raises
+    ------
+    ValueError
+        The gradient is empty or not finite, or `n_rows` is below 1.
+
     Examples
     --------
     >>> gradient_residual([[3.0], [4.0]], n_rows=10).value

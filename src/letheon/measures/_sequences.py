@@ -77,6 +77,11 @@ def kl_of_laws(
         (retrained against retrained), both computed on halves of the models. Compare these two
         values, not the full value with the floor. The free estimate can be negative.
 
+    Raises
+    ------
+    ValueError
+        An argument is not valid, or there are too few models for the law.
+
     Examples
     --------
     >>> print(kl_of_laws([["a"], ["a"], ["b"], ["a"]], [["a"], ["b"], ["b"], ["b"]]))
@@ -225,6 +230,11 @@ def alpha_beta_accuracy(
         the limits from order statistics, and infinite if there are too few seeds. `low` is None:
         there is no lower limit.
 
+    Raises
+    ------
+    ValueError
+        A value is not valid; the message says which.
+
     Notes
     -----
     No correction for the number of removals (such as Bonferroni's) is needed: the largest limit is
@@ -372,6 +382,11 @@ def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
     Returns
     -------
     Strength
+
+    Raises
+    ------
+    ValueError
+        `work` has another shape, or too few removals.
 
     Notes
     -----

@@ -176,6 +176,11 @@ class Reading:
 class History(tuple[Reading, ...]):
     """All readings of a monitor, in order.
 
+    Parameters
+    ----------
+    iterable : iterable of Reading
+        The readings.
+
     Examples
     --------
     >>> len(History())

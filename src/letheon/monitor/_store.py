@@ -227,6 +227,8 @@ def restore(
 ) -> None:
     """Set all attributes of an empty monitor from a saved record, without rehearsals.
 
+    `Monitor.load` and the ledger call it.
+
     Parameters
     ----------
     monitor : Monitor
@@ -246,6 +248,11 @@ def restore(
     ------
     ValueError
         The monitor was saved with another metric.
+
+    Examples
+    --------
+    >>> from letheon.monitor import Monitor
+    >>> monitor = Monitor.load("watched")  # doctest: +SKIP
     """
     judge, saved = choose_judge(model, metric), record["metric"]
     name = None if judge.metric is None else judge.name

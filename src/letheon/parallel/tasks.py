@@ -209,16 +209,29 @@ class _TaskRun(NamedTuple):
     shared: tuple[Any, ...]
     n_jobs: int
     ray_arguments: dict[str, Any] | None = None
+    note: Callable[[], None] | None = None
 
     def run_inline(self) -> list[Any]:
         task = _Task(self.function)
-        return [task(*self.shared, *payload) for payload in self.payloads]
+        return self._collect(task(*self.shared, *payload) for payload in self.payloads)
 
     def run_locally(self) -> list[Any]:
         task = joblib.delayed(_Task(self.function))
+        order = "list" if self.note is None else "generator"
         # max_nbytes=None: personal data are not written to memory-mapped files.
-        parallel = joblib.Parallel(n_jobs=self.n_jobs, batch_size=1, max_nbytes=None)
-        return list(parallel(task(*self.shared, *payload) for payload in self.payloads))
+        parallel = joblib.Parallel(
+            n_jobs=self.n_jobs, batch_size=1, max_nbytes=None, return_as=order
+        )
+        return self._collect(parallel(task(*self.shared, *payload) for payload in self.payloads))
+
+    def _collect(self, results: Iterable[Any]) -> list[Any]:
+        """Return the results, and call the note after each."""
+        collected = []
+        for result in results:
+            collected.append(result)
+            if self.note is not None:
+                self.note()
+        return collected
 
     def run_on_ray(self) -> list[Any]:
         """Run the tasks and return their results; retry tasks that were lost with a node."""
@@ -325,6 +338,7 @@ def run_tasks(
     *,
     n_jobs: int | None,
     shared: tuple[Any, ...] = (),
+    note: Callable[[], None] | None = None,
 ) -> list[Any]:
     """Return ``[function(*shared, *payload) for payload in payloads]``, computed in parallel.
 
@@ -347,6 +361,8 @@ def run_tasks(
         Arguments of every task, passed before its own. On Ray they are sent once to each node.
         Other backends send them with each payload, so use as many payloads as there are workers. A
         task may receive read-only arrays and must not return them.
+    note : callable, optional
+        Called without arguments after each task, for a progress bar; not on Ray and Dask.
 
     Returns
     -------
@@ -370,7 +386,7 @@ def run_tasks(
     # At least two: joblib runs the tasks of a single worker here, but a cluster was requested.
     n_workers = min(workers, max(2, len(payloads)))
     ray_arguments = getattr(backend, "ray_remote_args", None)
-    run = _TaskRun(function, payloads, shared, n_workers, ray_arguments)
+    run = _TaskRun(function, payloads, shared, n_workers, ray_arguments, note)
     if workers == 1 or len(payloads) < (1 if on_ray or on_dask else 2):
         return run.run_inline()
     if on_ray:

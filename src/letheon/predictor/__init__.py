@@ -22,6 +22,7 @@ from letheon.predictor._predictor import (
     Predictor,
     PredictorSource,
     ScorePredictor,
+    copy_transformer,
     drop_seeds,
 )
 from letheon.predictor._scores import AffineScores, TreeScores, binarize
@@ -39,6 +40,7 @@ __all__ = [
     "TreeInputs",
     "TreeScores",
     "binarize",
+    "copy_transformer",
     "drop_seeds",
     "normalise_logs",
 ]

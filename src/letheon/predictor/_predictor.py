@@ -27,6 +27,13 @@ _WITHOUT_ROWS = (
     "Lasso LinearDiscriminantAnalysis LinearRegression LogisticRegression MultinomialNB Perceptron "
     "Ridge RidgeClassifier SGDClassifier SGDRegressor"
 )
+# The same for transformers: components, moments, scores of columns, edges, knots and categories.
+_TRANSFORMERS_WITHOUT_ROWS = (
+    "Binarizer FactorAnalysis FastICA GenericUnivariateSelect KBinsDiscretizer MaxAbsScaler "
+    "MinMaxScaler NMF Normalizer OneHotEncoder OrdinalEncoder PCA PolynomialFeatures "
+    "PowerTransformer RobustScaler SelectFdr SelectFpr SelectFwe SelectKBest SelectPercentile "
+    "SimpleImputer SplineTransformer StandardScaler TruncatedSVD VarianceThreshold"
+)
 
 
 def _has_probabilities(predictor: "Predictor") -> bool:
@@ -361,13 +368,7 @@ class EstimatorPredictor(Predictor):
             inner: Predictor = estimator.predictor()
             inner.guarantee = guarantee
             return inner
-        kind = type(estimator)
-        if not (kind.__module__.startswith("sklearn.") and kind.__name__ in _WITHOUT_ROWS.split()):
-            raise TypeError(
-                f"a predictor cannot contain {kind.__name__}, because its fitted attributes may "
-                f"contain rows; expected a model of letheon or one of: {_WITHOUT_ROWS}"
-            )
-        return cls(drop_seeds(deepcopy(estimator)), guarantee)
+        return cls(_copy_without_seeds(estimator, _WITHOUT_ROWS), guarantee)
 
     def _predict(self, method: str, X: Any) -> Any:
         return getattr(self.estimator, method)(present_table(X))
@@ -382,6 +383,43 @@ class EstimatorPredictor(Predictor):
     def _columns(self) -> tuple[int, tuple[str, ...] | None]:
         names = getattr(self.estimator, "feature_names_in_", None)
         return self.estimator.n_features_in_, None if names is None else tuple(names)
+
+
+def copy_transformer(transformer: Any) -> Any:
+    """Return a copy of a fitted transformer of scikit-learn without its seeds.
+
+    Parameters
+    ----------
+    transformer : transformer
+        A fitted transformer.
+
+    Returns
+    -------
+    transformer
+
+    Raises
+    ------
+    TypeError
+        Its fitted attributes may contain rows, or letheon does not know it.
+
+    Examples
+    --------
+    >>> from letheon.predictor import copy_transformer
+    >>> from sklearn.decomposition import PCA
+    >>> copy_transformer(PCA(1, random_state=3).fit([[0.0], [1.0]]))
+    PCA(n_components=1)
+    """
+    return _copy_without_seeds(transformer, _TRANSFORMERS_WITHOUT_ROWS)
+
+
+def _copy_without_seeds(estimator: Any, allowed: str) -> Any:
+    kind = type(estimator)
+    if not (kind.__module__.startswith("sklearn.") and kind.__name__ in allowed.split()):
+        raise TypeError(
+            f"a predictor cannot contain {kind.__name__}, because its fitted attributes may "
+            f"contain rows; expected a model of letheon or one of: {allowed}"
+        )
+    return drop_seeds(deepcopy(estimator))
 
 
 def drop_seeds(estimator: Any) -> Any:

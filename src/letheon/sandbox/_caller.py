@@ -61,7 +61,14 @@ _SIGNALS = {
 
 
 class SandboxError(Exception):
-    """A call in a child process ended without a result."""
+    """A call in a child process ended without a result.
+
+    Examples
+    --------
+    >>> from letheon.sandbox import EndedError, SandboxError, StoppedError, TimeLimitError
+    >>> all(issubclass(each, SandboxError) for each in (EndedError, StoppedError, TimeLimitError))
+    True
+    """
 
 
 class StoppedError(SandboxError):
@@ -199,10 +206,20 @@ def call(
     landlock : bool, default=True
         Set to False to simulate a kernel without Landlock.
 
+    Returns
+    -------
+    object
+        The result of `work`.
+
     Raises
     ------
     StoppedError, TimeLimitError, EndedError
         The call has no result; the process has ended.
+
+    Examples
+    --------
+    >>> from letheon.sandbox import Limits, call, error_code
+    >>> call(error_code, ValueError("a text"), limits=Limits())  # doctest: +SKIP
     """
     watch = _CallTimer(limits, stop, grace, silence)
     shared = None if is_restricted else CallerEnvironment(dict(os.environ), str(Path.cwd()))
@@ -219,7 +236,27 @@ def call(
 
 
 def modules_of(content: bytes, trusted: Iterable[Any]) -> tuple[str, ...]:
-    """Return the modules to import before a model is built: trusted code, and torch if needed."""
+    """Return the modules to import before a model is built: trusted code, and torch if needed.
+
+    Parameters
+    ----------
+    content : bytes
+        The file of a model.
+    trusted : iterable of class, function or str
+        As for `letheon.load`.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from letheon.sandbox import modules_of
+    >>> from letheon.state import encode
+    >>> modules_of(encode(GaussianNB()), ["my_models.Net"])
+    ('my_models',)
+    """
     names = {
         state.import_path(item) if isinstance(item, str) else item.__module__ + "."
         for item in trusted
@@ -340,6 +377,12 @@ def protection() -> Protection:
     """Return what is blocked in sandboxed processes on this machine; `probe` runs only once.
 
     If no process can be started, return a `Protection` without protection.
+
+    Examples
+    --------
+    >>> from letheon.sandbox import protection
+    >>> protection().files in ("landlock", "user", "none")
+    True
     """
     if not _probed:
         try:
@@ -352,7 +395,25 @@ def protection() -> Protection:
 def probe(*, landlock: bool = True) -> Protection:
     """Start a sandboxed process and return what is blocked in it.
 
-    Set `landlock` to False to simulate a kernel without Landlock.
+    Parameters
+    ----------
+    landlock : bool, default=True
+        Set to False to simulate a kernel without Landlock.
+
+    Returns
+    -------
+    Protection
+
+    Raises
+    ------
+    EndedError
+        The process did not report.
+
+    Examples
+    --------
+    >>> from letheon.sandbox import probe
+    >>> probe().calls in ("seccomp", "none")
+    True
     """
     limits = Limits(memory=1 << 30, seconds=60.0)
     # A child reports its protection before it runs the function.

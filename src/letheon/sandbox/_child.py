@@ -82,6 +82,21 @@ def error_code(error: BaseException) -> str:
     """Return a code for the type of an error, such as ``value-error``.
 
     The message is not included, because it may contain ids or values of rows.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from letheon.sandbox import error_code
+    >>> error_code(ValueError("a value that may be secret"))
+    'value-error'
     """
     name = type(error).__name__
     spaced = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
@@ -89,7 +104,14 @@ def error_code(error: BaseException) -> str:
 
 
 def is_inside() -> bool:
-    """Return whether this process runs a restricted call."""
+    """Return whether this process runs a restricted call.
+
+    Examples
+    --------
+    >>> from letheon.sandbox import is_inside
+    >>> is_inside()
+    False
+    """
     return bool(_active)
 
 

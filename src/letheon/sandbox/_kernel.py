@@ -43,6 +43,12 @@ class Limits:
         Seconds of wall-clock time; the same number limits processor time.
     result : int
         Largest size of one message from the process in bytes.
+
+    Examples
+    --------
+    >>> from letheon.sandbox import Limits
+    >>> Limits(seconds=60).memory == 4 << 30
+    True
     """
 
     memory: int = 4 * _GIB
@@ -67,6 +73,12 @@ class Protection:
         read. "user": the process runs as a separate user. "none": not protected.
     calls : {"seccomp", "none"}
         Whether sockets, new processes, signals to others and writing to files are blocked.
+
+    Examples
+    --------
+    >>> from letheon.sandbox import Protection
+    >>> Protection(files="landlock", calls="seccomp").files
+    'landlock'
     """
 
     files: Literal["landlock", "user", "none"]

@@ -248,6 +248,11 @@ def choose(
     -------
     Comparison
 
+    Raises
+    ------
+    ValueError
+        A number is below its minimum; the message says which.
+
     Examples
     --------
     >>> from sklearn.datasets import load_breast_cancer

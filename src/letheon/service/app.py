@@ -73,6 +73,15 @@ def create_app(
     -------
     FastAPI
         The application. Run it in a single process: rate limits are counted in memory.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon.ledger import Ledger
+    >>> from letheon.service import create_app
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     create_app(ledger).title
+    'letheon desk'
     """
     settings = ServiceSettings.read(ledger.folder) if settings is None else settings
     secure = settings.is_https if is_secure is None else is_secure

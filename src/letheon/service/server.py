@@ -51,6 +51,13 @@ class Binding:
         Port; 0 picks a free port.
     certificate, key : Path or None
         Files of the TLS certificate and its private key, for HTTPS.
+
+    Examples
+    --------
+    >>> from letheon.service import Binding
+    >>> with Binding(port=0).listen() as listening:
+    ...     listening.getsockname()[0]
+    '127.0.0.1'
     """
 
     host: str = "127.0.0.1"
@@ -222,6 +229,13 @@ def serve(
         Whether pages show a banner for the demo.
     on_ready : callable
         Called with the URL when the server is listening.
+
+    Examples
+    --------
+    >>> from letheon.ledger import Ledger
+    >>> from letheon.service import Binding, ServiceSettings, serve
+    >>> with Ledger.open("erasures") as ledger:  # doctest: +SKIP
+    ...     serve(ledger, ServiceSettings(), Binding(port=8311), on_ready=print)
     """
     configure_logging()
     with suppress(OSError):  # on a read-only disk nothing can be deleted

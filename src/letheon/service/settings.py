@@ -52,6 +52,12 @@ class ServiceSettings:
         Hosts that webhooks may use, for example ``hooks.example.org`` or ``*.example.org``. Add a
         port if needed, and ``http://`` for plain HTTP. Write ``{host = ..., internal = true}`` for
         a host in a private network. If the list is empty, webhooks are disabled.
+
+    Examples
+    --------
+    >>> from letheon.service import ServiceSettings
+    >>> ServiceSettings(public_url="https://desk.example.org", session_hours=4).idle_minutes
+    60
     """
 
     public_url: str | None = None

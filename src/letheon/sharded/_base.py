@@ -19,6 +19,7 @@ from letheon.data import Ids, Rows, hold_table, list_orders, row_ids, table_leng
 from letheon.exceptions import CheckpointWarning, warn_caller
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.inner_estimator import (
+    add_weights,
     inherit_tags,
     iter_estimators,
     refuse_nested_files,
@@ -49,8 +50,10 @@ from letheon.sharded._shards import (
     train_shard,
     warn_if_crowded,
 )
+from letheon.terminal import progress_bar
 from letheon.validation import (
     JOBS,
+    VERBOSE,
     OneOf,
     OrNone,
     Rules,
@@ -123,8 +126,11 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         "epochs": OrNone(Whole(1)),
         "stage_data": OneOf(("cumulative", "new")),
         "n_jobs": JOBS,
+        "verbose": VERBOSE,
     }
+    _later_parameters: ClassVar[dict[str, Any]] = {"verbose": 0}
 
+    verbose: int = 0  # for files of earlier versions
     ensemble_: Ensemble
     seed_: int
     config_: dict[str, Any]
@@ -142,6 +148,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         risk_edges: Any = None,
         checkpoint_dir: Any = None,
         n_jobs: int | None = None,
+        verbose: int = 0,
         random_state: Any = None,
     ) -> None:
         self.estimator = estimator
@@ -153,9 +160,18 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         self.risk_edges = risk_edges
         self.checkpoint_dir = checkpoint_dir
         self.n_jobs = n_jobs
+        self.verbose = verbose
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, ids: Any = None, risk: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        ids: Any = None,
+        risk: Any = None,
+        sample_weight: Any = None,
+    ) -> Self:
         """Train every shard, and store the rows and the state after each slice.
 
         Parameters
@@ -170,6 +186,8 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         risk : one number per row, or mapping from id to number, optional
             How likely each person is to request erasure; needs `risk_edges`. It must be the same
             for all rows of a person, and must not depend on other people's data.
+        sample_weight : array-like of shape (n_rows,), optional
+            Weights of the rows, if the estimator accepts them. A row with weight 0 is omitted.
 
         Returns
         -------
@@ -179,7 +197,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             seed = seed_from(self.random_state)
             edges = self._check_settings()
             assignment = Assignment(seed, self.n_shards, self.n_slices, len(edges) + 1)
-            rows = self._prepare_rows(X, y, ids)
+            rows = self._prepare_rows(X, y, ids, sample_weight)
             warn_if_crowded("n_shards", self.n_shards, rows.ids)
             blocks = _split_by_shard(rows, risk_tiers(risk, rows.ids, edges), assignment)
             del rows  # Only the blocks stay in memory.
@@ -198,7 +216,9 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             warn_caller(message, CheckpointWarning)
         return self
 
-    def learn(self, X: Any, y: Any, *, ids: Any, risk: Any = None) -> Self:
+    def learn(
+        self, X: Any, y: Any, *, ids: Any, risk: Any = None, sample_weight: Any = None
+    ) -> Self:
         """Add rows after the stored rows; the model is the same as if `fit` had seen them all.
 
         Parameters
@@ -210,12 +230,14 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             slice.
         risk : one number per row, or mapping from id to number, optional
             As in `fit`; needed for new people if the model has `risk_edges`.
+        sample_weight : array-like of shape (n_rows,), optional
+            As in `fit`; required if `fit` had weights.
 
         Returns
         -------
         self
         """
-        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids, risk))
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids, risk, sample_weight))
 
     @property
     def estimators_(self) -> list[Any]:
@@ -271,8 +293,10 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         with translate_fit_errors():
             return self._retrain_shards(changes)
 
-    def _prepare_learn(self, X: Any, y: Any, ids: Any, risk: Any) -> Replacement:
-        rows = self._prepare_rows(X, y, ids)
+    def _prepare_learn(
+        self, X: Any, y: Any, ids: Any, risk: Any, sample_weight: Any
+    ) -> Replacement:
+        rows = self._prepare_rows(X, y, ids, sample_weight)
         blocks = _split_by_shard(
             rows, self._assign_tiers(rows.ids, risk), self.ensemble_.assignment
         )
@@ -294,12 +318,14 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _prepare_labels(self, y: Any) -> NDArray[Any]:
         """Return y as an array in canonical form; raise an error for labels of the wrong kind."""
 
-    def _prepare_rows(self, X: Any, y: Any, ids: Any) -> Rows:
+    def _prepare_rows(self, X: Any, y: Any, ids: Any, sample_weight: Any) -> Rows:
         require_target(self, y)
         table, target = hold_table(X), self._prepare_labels(y)
         check_consistent_length(table, target)
         state.ensure_supported((table, target))
-        return Rows(table, target, row_ids(ids, table_length(table)))
+        rows = Rows(table, target, row_ids(ids, table_length(table)))
+        method = "fit" if self.n_slices == 1 and self.epochs is None else "partial_fit"
+        return add_weights(self.estimator, rows, sample_weight, method)
 
     def _check_settings(self) -> NDArray[np.float64]:
         validate_parameters(self)
@@ -360,8 +386,11 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         recipe, store = self._build_recipe(assignment.seed, config), ShardStateStore(home)
         fresh: dict[int, Shard] = {}
         jobs = [resume_training(change, store) for change in changes]
+        tasks = [(recipe, job) for job in jobs]
+        bar = progress_bar("shards", len(tasks), is_shown=bool(self.verbose))
         with store.all_or_nothing():
-            results = run_tasks(train_shard, [(recipe, job) for job in jobs], n_jobs=self.n_jobs)
+            with bar as note:
+                results = run_tasks(train_shard, tasks, n_jobs=self.n_jobs, note=note)
             for change, job, result in zip(changes, jobs, results, strict=True):
                 before = () if change.old is None else change.old.states[: job.first]
                 states = (*before, *(store.keep_state(blob) for blob in result.states))
@@ -436,7 +465,7 @@ def _split_by_shard(rows: Rows, tiers: Integers, assignment: Assignment) -> list
     Rows of the same slice keep their order.
     """
     shards, slices = assignment.shards(rows.ids, tiers), assignment.slices(rows.ids, tiers)
-    placed = Rows(rows.X, rows.y, rows.ids, {"tier": tiers, "slice": slices})
+    placed = Rows(rows.X, rows.y, rows.ids, {**rows.extra, "tier": tiers, "slice": slices})
     order = np.lexsort((slices, shards))
     bounds = np.searchsorted(shards[order], np.arange(assignment.n_shards + 1))
     return [placed.take(order[a:b]) for a, b in pairwise(bounds.tolist())]

@@ -36,6 +36,7 @@ from letheon.inner_estimator import (
     require_acceptable,
     require_encodable,
     seed_globally,
+    slice_weights,
 )
 from letheon.seeds import Purpose, library_seed
 from letheon.sharded._plan import StageData
@@ -140,7 +141,8 @@ def _train_stages(recipe: ShardRecipe, job: ShardTraining) -> ShardFit:
     states: list[Blob | None] = list(nothing)
     if recipe.epochs is None:
         model = clone_with_seed(recipe.template, recipe.seed, Purpose.STAGE, job.number, 0, 0)
-        model.fit(*job.rows.slice(0, len(job.rows)))
+        weights = slice_weights(job.rows, 0, len(job.rows))
+        model.fit(*job.rows.slice(0, len(job.rows)), **weights)
     else:
         trusted, ends, states = job.trusted, slice_ends(job.rows, recipe.n_slices), []
         model = None if job.start is None else _decode_own(job.start, trusted)
@@ -166,11 +168,12 @@ def _train_stage(
         if recipe.is_classifier:
             first_call["classes"] = shard_classes(job.rows)
     X, y = job.rows.slice(begin, end)
+    weights = slice_weights(job.rows, begin, end)
     seeds = SeedSlots(model)
     seed_globally(_stage_seed(recipe, job, stage))
     for epoch in range(recipe.epochs[stage]):
         seeds.fill(recipe.seed, Purpose.STAGE, job.number, stage, epoch)
-        model.partial_fit(X, y, **first_call)
+        model.partial_fit(X, y, **weights, **first_call)
         first_call = {}
     return model
 
@@ -207,6 +210,13 @@ class Assignment:
     With S shards, R slices and T tiers, tier t uses the last ``ceil(S / 2**t)`` shards and the
     slices from ``floor(t R / T)`` up to, but not including, ``floor((t + 1) R / T)``. Higher tiers
     thus use fewer shards and later slices.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the model.
+    n_shards, n_slices, n_tiers : int
+        Numbers of shards, slices and tiers.
 
     Examples
     --------

@@ -73,6 +73,8 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     n_jobs : int or None, default=None
         Number of shards that joblib trains in parallel; `joblib.parallel_config` selects processes,
         Ray or Dask. The result does not depend on it.
+    verbose : bool or int, default=0
+        Whether to show a progress bar on standard error while shards are trained.
     random_state : int, RandomState, Generator or None, default=None
         Seed of all random choices. None draws 128 bits from the operating system.
 
@@ -141,6 +143,11 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
         """Return mean probabilities or shares of votes, with one column per class of `classes_`."""
         return self._aggregate_shards(X)[1]
 
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the logarithms of `predict_proba`; minus infinity for a probability of 0."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
     def _aggregate_shards(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
         check_is_fitted(self)
         require_features(self, X)
@@ -180,7 +187,9 @@ class SISARegressor(KeywordScoreMixin, RegressorMixin, SISABase):
     ----------
     estimator : regressor
         A copy is trained for each shard. Every `random_state` in it is derived from `seed_`.
-    n_shards, n_slices, epochs, stage_data, risk_edges, checkpoint_dir, n_jobs, random_state
+    n_shards, n_slices, epochs, stage_data, risk_edges, checkpoint_dir, n_jobs
+        As in `SISAClassifier`.
+    verbose, random_state
         As in `SISAClassifier`.
     aggregation : {"mean", "median"}, default="mean"
         Mean or median of the shards' predictions.

@@ -130,6 +130,15 @@ def trust_of(value: Any) -> frozenset[Any]:
     setting that files must not contain. The result is empty for a model that was loaded without
     trust, so its saved states cannot use untrusted classes either.
 
+    Parameters
+    ----------
+    value : object
+        A model, or any value with canonical bytes.
+
+    Returns
+    -------
+    frozenset
+
     Examples
     --------
     >>> from sklearn.feature_extraction.text import CountVectorizer
@@ -454,6 +463,10 @@ def decode(data: nodes.Buffer, *, trusted: Trusted = (), max_memory: int | None 
         Limit on the memory for decoding, in bytes. By default 64 MiB plus 4 times the size of
         `data`, or plus 16 times the size for the compiled forest.
 
+    Returns
+    -------
+    object
+
     Raises
     ------
     CorruptFileError
@@ -474,7 +487,7 @@ def decode(data: nodes.Buffer, *, trusted: Trusted = (), max_memory: int | None 
     names = names_of_trusted(trusted)
     view = memoryview(data)
     budget = MemoryBudget(view.nbytes, max_memory)
-    tree = from_bytes(_verify_body(view), budget)
+    tree = from_bytes(verify_body(view), budget)
     audit(tree, names)
     return construct(tree, names, budget)
 
@@ -504,13 +517,13 @@ def decode_plain(data: nodes.Buffer) -> Any:
     """
     view = memoryview(data)
     budget = MemoryBudget(view.nbytes, None)
-    tree = from_bytes(_verify_body(view), budget)
+    tree = from_bytes(verify_body(view), budget)
     if nodes.names_of(tree):
         raise CorruptFileError("expected plain values, but the bytes name classes or functions")
     return construct(tree, {}, budget)
 
 
-def _verify_body(data: memoryview) -> memoryview:
+def verify_body(data: memoryview) -> memoryview:
     head = re.match(rb"letheon-state-v(\d{1,9})\0", data[:32])
     if head is None:
         raise CorruptFileError("these bytes are not a letheon state")

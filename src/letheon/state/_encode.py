@@ -28,8 +28,9 @@ MAGIC = b"letheon-state-v1\0"
 
 View = Literal["file", "digest"]
 
-# Attributes that contain memory addresses; scikit-learn's text vectorizers work without them.
-_ADDRESSES = frozenset({"_stop_words_id"})
+# Attributes that do not affect results: an address in memory of scikit-learn's vectorizers, and
+# requests of metadata routing, which refer to the estimator itself.
+_OMITTED = frozenset({"_stop_words_id", "_metadata_request"})
 # A dict in which LightGBM stores parameters a second time; only their names are encoded.
 _REPEATED = "_other_params"
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -219,7 +220,7 @@ class Encoder:
             return value._to_state()  # type: ignore[no-any-return]
         if plan.fields is not None:
             return {name: getattr(value, name) for name in plan.fields}
-        state = {key: item for key, item in vars(value).items() if key not in _ADDRESSES}
+        state = {key: item for key, item in vars(value).items() if key not in _OMITTED}
         if plan.name in BOOSTER_PARAMETERS and _REPEATED in state:
             names = self._name_repeated(state)
             state[_REPEATED] = sorted(names - set(value._get_param_names()))
@@ -293,6 +294,15 @@ def classes_of(value: Any) -> frozenset[Any]:
 
     With it, a model in memory can decode its own checkpoints: ``decode(blob,
     trusted=classes_of(model))`` trusts exactly the classes that the model already contains.
+
+    Parameters
+    ----------
+    value : object
+        A model, or any value with canonical bytes.
+
+    Returns
+    -------
+    frozenset
 
     Examples
     --------

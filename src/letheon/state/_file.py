@@ -44,7 +44,7 @@ from letheon.state._bytes import (
     to_parts,
     write_atomically,
 )
-from letheon.state._decode import Trusted, audit, construct, names_of_trusted
+from letheon.state._decode import Trusted, audit, construct, names_of_trusted, verify_body
 from letheon.state._encode import FORMAT, environment, to_tree
 from letheon.state._nodes import Buffer, MemoryBudget, Node, check_shape
 
@@ -54,6 +54,7 @@ _START = re.compile(
 )
 _BEGIN = b'{"__metadata__":{"letheon":"'
 _CHECKPOINT = b"letheon-state-v"
+_NONCE_BYTES = 32
 _THIS = int(FORMAT.removeprefix("letheon-v"))
 # The format of safetensors allows 100 MB.
 _MAX_HEADER = 90_000_000
@@ -277,9 +278,12 @@ def read_contents(
         budget.take(size, "the file")
         raw = file.read_bytes() if isinstance(file, Path) else file.getvalue()
         place = _START.match(raw, 8)
-        if place is None:
+        is_blob = raw[_NONCE_BYTES:].startswith(_CHECKPOINT)
+        if place is None and not is_blob:
             raise CorruptFileError(f"{name}: {_describe_other(raw)}")
         try:
+            if place is None:
+                return _parse_blob(raw, budget, name)
             _verify_hash(raw, place)
             return _parse_contents(raw, budget, name)
         except MemoryLimitError:
@@ -289,6 +293,12 @@ def read_contents(
             raise CorruptFileError(reason) from error.__cause__
         except NewerFormatError as error:
             raise NewerFormatError(f"{name}: {error}") from None
+
+
+def _parse_blob(raw: bytes, budget: MemoryBudget, name: str) -> Contents:
+    """Return the content of a file of a ledger: a nonce and canonical bytes, without versions."""
+    tree = from_bytes(verify_body(memoryview(raw)[_NONCE_BYTES:]), budget)
+    return Contents(name, FORMAT, "model", {}, tree, len(raw), budget)
 
 
 def _verify_hash(raw: bytes, place: re.Match[bytes]) -> None:

@@ -58,6 +58,13 @@ MAX_DEPTH = 80
 class Items(NamedTuple):
     """A list, tuple, set or frozenset; items of a set are sorted by their canonical bytes.
 
+    Parameters
+    ----------
+    kind : {"list", "tuple", "set", "frozenset"}
+        Kind of the container.
+    items : tuple
+        Its items.
+
     Examples
     --------
     >>> from letheon.state import to_tree
@@ -72,6 +79,11 @@ class Items(NamedTuple):
 class Record(NamedTuple):
     """A dict with str keys, sorted by key.
 
+    Parameters
+    ----------
+    items : tuple of (str, node)
+        Keys and values.
+
     Examples
     --------
     >>> from letheon.state import to_tree
@@ -85,6 +97,11 @@ class Record(NamedTuple):
 class Pairs(NamedTuple):
     """A dict whose keys are not all str, sorted by the canonical bytes of the keys.
 
+    Parameters
+    ----------
+    items : tuple of (node, node)
+        Keys and values.
+
     Examples
     --------
     >>> from letheon.state import to_tree
@@ -96,10 +113,19 @@ class Pairs(NamedTuple):
 
 
 class Array(NamedTuple):
-    """An array of one plain dtype, with its bytes in little-endian C order.
+    """An array of one plain dtype.
 
-    `fortran` means that the array was stored column by column in memory, which changes how linear
-    algebra libraries round. Digests ignore it.
+    Parameters
+    ----------
+    dtype : str
+        Data type in NumPy's notation, little-endian.
+    shape : tuple of int
+        Shape of the array.
+    data : bytes or buffer
+        Its bytes in C order.
+    fortran : bool, default=False
+        Whether the array was stored column by column in memory, which changes how linear algebra
+        libraries round. Digests ignore it.
 
     Examples
     --------
@@ -128,6 +154,13 @@ class Strings(NamedTuple):
 class Objects(NamedTuple):
     """An array of Python objects.
 
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the array.
+    items : tuple
+        Its items in C order.
+
     Examples
     --------
     >>> import numpy as np
@@ -150,6 +183,11 @@ class Fields(NamedTuple):
 
 class Scalar(NamedTuple):
     """A NumPy scalar, as an array node with shape (), a str or bytes.
+
+    Parameters
+    ----------
+    value : Array, str or bytes
+        The value.
 
     Examples
     --------
@@ -186,6 +224,13 @@ class Name(NamedTuple):
 class Instance(NamedTuple):
     """An object, as the qualified name of its class and its attributes.
 
+    Parameters
+    ----------
+    name : str
+        Qualified name of the class.
+    state : Record
+        Attributes of the object.
+
     Examples
     --------
     >>> from sklearn.naive_bayes import GaussianNB
@@ -199,7 +244,15 @@ class Instance(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """An object that a codec turned into a plain value."""
+    """An object that a codec turned into a plain value.
+
+    Parameters
+    ----------
+    name : str
+        Name of the codec.
+    payload : node
+        The plain value.
+    """
 
     name: str
     payload: "Node"

@@ -88,6 +88,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.sums.features": ("letheon.sums._features", "FourierWeights"),
     "letheon.sums.bayes": ("letheon.sums._class_sums", "CategorySums FeatureSums"),
     "letheon.search": ("letheon.search", "SearchScores"),
+    "letheon.recommend": ("letheon.recommend._co_counts", "CoCounts"),
     "letheon.deep._adapters": ("letheon.deep._adapters", "LoRA"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
     "letheon.deep._deltagrad": ("letheon.deep._deltagrad", "DeltaGradNetClassifier"),

@@ -34,7 +34,12 @@ _MARGIN = 2.0**-44
 
 
 class LocationScale(NamedTuple):
-    """Published centre and scale of each column; float64 arrays. A scale is a power of two.
+    """Published centre and scale of each column.
+
+    Parameters
+    ----------
+    centre, scale : ndarray of float64
+        One value per column; a scale is a power of two.
 
     Examples
     --------
@@ -62,6 +67,10 @@ def keyed_dither(seed: int, purpose: str, columns: int | Ints, *parts: int | str
         Number of columns, or the numbers of the columns.
     *parts : int or str
         Further parts of the key, for instance a fold.
+
+    Returns
+    -------
+    ndarray of uint64
 
     Examples
     --------
@@ -139,6 +148,19 @@ def round_values(values: Floats, exponents: npt.ArrayLike, dithers: Dithers) -> 
     The values are exact numbers, such as quantiles. Values of at least 2**53 D and values that are
     not finite stay unchanged. Never returns -0.0.
 
+    Parameters
+    ----------
+    values : ndarray of float64
+        The values.
+    exponents : int or array of int
+        Exponents of the grid.
+    dithers : ndarray of uint64
+        The result of `keyed_dither`.
+
+    Returns
+    -------
+    ndarray of float64
+
     Examples
     --------
     >>> import numpy as np
@@ -162,6 +184,17 @@ def round_values(values: Floats, exponents: npt.ArrayLike, dithers: Dithers) -> 
 
 def round_exponents(values: Floats, dithers: Dithers) -> npt.NDArray[np.int32]:
     """Return ``floor(log2(value) + 1 - u)`` of positive finite values, by integers.
+
+    Parameters
+    ----------
+    values : ndarray of float64
+        Positive finite values.
+    dithers : ndarray of uint64
+        The result of `keyed_dither`.
+
+    Returns
+    -------
+    ndarray of int64
 
     Examples
     --------
@@ -193,6 +226,10 @@ def round_ratios(
     bits : int, default=0
         The grid of the ratio is 2**-bits; at most 16.
 
+    Returns
+    -------
+    ndarray of int64
+
     Examples
     --------
     >>> import numpy as np
@@ -215,6 +252,17 @@ def round_ratios(
 
 def floor_log2(numerator: int, denominator: int = 1, *, bits: int = 0) -> int:
     """Return ``floor(2**bits * log2(numerator / denominator))`` of positive integers, exactly.
+
+    Parameters
+    ----------
+    numerator, denominator : int
+        Positive integers.
+    bits : int, default=0
+        Number of binary digits after the point.
+
+    Returns
+    -------
+    int
 
     Examples
     --------
@@ -246,6 +294,10 @@ def round_logs(
     bits : int, default=0
         The grid of the logarithm is 2**-bits; at most 16.
 
+    Returns
+    -------
+    ndarray of int64
+
     Examples
     --------
     >>> import numpy as np
@@ -272,6 +324,15 @@ def round_count(n: int) -> int:
 
     A number that depends on the size of a data set, such as the size of a sample, is computed from
     this value: it changes only when n crosses an entry of the table 1, 2, 3, 4, 5, 6, 8, 9, 11, ...
+
+    Parameters
+    ----------
+    n : int
+        A count.
+
+    Returns
+    -------
+    int
 
     Examples
     --------

@@ -59,6 +59,10 @@ def draw_sample(
     n_total : int
         Number of people in total.
 
+    Returns
+    -------
+    ndarray of bool
+
     Examples
     --------
     >>> import numpy as np

@@ -9,6 +9,7 @@
 
 #include "letheon/boosting/spec.hpp"
 #include "letheon/boosting/tree.hpp"
+#include "letheon/common/progress.hpp"
 #include "letheon/common/table.hpp"
 
 namespace letheon::boosting {
@@ -27,6 +28,7 @@ struct Targets {
 
 // The trees of the rounds of chain `chain`, n_outputs per round, without values.
 [[nodiscard]] std::vector<Tree> grow_chain(const Spec& spec, std::size_t chain, const Table& table,
-                                           const Targets& targets, std::span<const Slot> rows);
+                                           const Targets& targets, std::span<const Slot> rows,
+                                           Progress& progress);
 
 }  // namespace letheon::boosting

@@ -16,6 +16,7 @@
 #include "letheon/boosting/values.hpp"
 #include "letheon/common/gate.hpp"
 #include "letheon/common/id_table.hpp"
+#include "letheon/common/progress.hpp"
 #include "letheon/common/row_views.hpp"
 #include "letheon/common/table.hpp"
 
@@ -91,6 +92,8 @@ class Model {
   [[nodiscard]] const Spec& spec() const noexcept { return spec_; }
   [[nodiscard]] std::size_t n_rows() const;
   [[nodiscard]] bool is_settled() const;
+  // Rounds that were grown, plus rounds whose leaf values were computed.
+  [[nodiscard]] std::size_t n_done() const noexcept { return progress_.done(); }
   [[nodiscard]] std::size_t n_bytes() const;
 
  private:
@@ -146,6 +149,7 @@ class Model {
   Spec spec_;
   Key hash_key_;
   ModelGate gate_;
+  mutable Progress progress_;
   Content content_;
 };
 

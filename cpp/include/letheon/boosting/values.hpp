@@ -12,6 +12,7 @@
 #include "letheon/boosting/loss.hpp"
 #include "letheon/boosting/spec.hpp"
 #include "letheon/boosting/tree.hpp"
+#include "letheon/common/progress.hpp"
 #include "letheon/common/table.hpp"
 
 namespace letheon::boosting {
@@ -66,6 +67,6 @@ struct ValueInput {
 // Computes the leaves of the rounds from `first` on, and the states before them.
 void compute_values(const ValueInput& input, std::uint32_t first, const Codes& codes,
                     std::vector<Tree>& trees, std::vector<std::vector<State>>& checks,
-                    std::size_t n_threads);
+                    std::size_t n_threads, Progress& progress);
 
 }  // namespace letheon::boosting

@@ -11,6 +11,7 @@
 
 #include "letheon/common/gate.hpp"
 #include "letheon/common/id_table.hpp"
+#include "letheon/common/progress.hpp"
 #include "letheon/common/row_views.hpp"
 #include "letheon/forest/inspect.hpp"
 #include "letheon/forest/predict.hpp"
@@ -77,6 +78,8 @@ class Forest {
   [[nodiscard]] std::size_t n_unbuilt() const;
   [[nodiscard]] std::size_t n_nodes() const;
   [[nodiscard]] std::size_t n_bytes() const;
+  // Trees that `fit` has grown so far.
+  [[nodiscard]] std::size_t n_done() const noexcept { return progress_.done(); }
 
  private:
   struct Content {
@@ -117,6 +120,7 @@ class Forest {
   Spec spec_;
   Key hash_key_;
   ModelGate gate_;
+  Progress progress_;
   Content content_;
 };
 

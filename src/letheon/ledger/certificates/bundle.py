@@ -30,6 +30,7 @@ from letheon.ledger.db.events import read_bodies, read_leaves, record_event
 from letheon.ledger.db.log import LogTree
 from letheon.ledger.keys.signing import sign_statement
 from letheon.ledger.leases import owner_name
+from letheon.ledger.models.commitment import locate_salt
 from letheon.ledger.models.versions import (
     ModelRow,
     VersionRow,
@@ -330,6 +331,9 @@ def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -
     _write_file(place / "rows.blob", [_UNBLINDED, state.encode(rows)])
     _write_file(place / "vault.blob", [_UNBLINDED, state.encode(vault._asdict())])
     _write_file(place / "training.json", [canonical(training)])
+    proof = locate_salt(place)
+    proof.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write_file(proof, [canonical({"salt": core.keys.derive_salt(row.folder).hex()})])
     return model
 
 

@@ -34,6 +34,7 @@ from letheon.exceptions import (
 )
 from letheon.ledger.certificates.claims import RETRAIN
 from letheon.ledger.certificates.facts import method_parameters, reject_false_claims
+from letheon.ledger.certificates.predictors import reject_false_predictor
 from letheon.ledger.certificates.receipt_codes import OpenedReceipt, encrypt_receipt
 from letheon.ledger.certificates.statement import Covered, ledger_id, make_statement
 from letheon.ledger.core import Core, fault_point
@@ -55,6 +56,7 @@ from letheon.ledger.models.versions import (
     locate_signed_file,
     proof_path,
     read_model,
+    read_nonce,
     read_row_slots,
     read_rows,
 )
@@ -316,6 +318,8 @@ def _check_statement(
         raise SignerRefusedError(
             "the parameters in the statement differ from those of the published model"
         )
+    if not covered.model.is_outside:
+        reject_false_predictor(built, read_nonce(core, covered.model, version), claims)
     digest = data["transitionProof"]["sha256"]
     try:
         proof = proof_path(core, covered.model, digest).read_bytes()

@@ -125,6 +125,38 @@ def describe_parameters(model: Any, prefix: str = "") -> dict[str, str | bool]:
     return entries
 
 
+def describe_settings(model: Any) -> dict[str, Any]:
+    """Return what an operator must fix at the registration: class, parameters and inner seeds.
+
+    A retrain draws a new seed for the model, or for the steps of a pipeline. Seeds inside a model
+    with a seed of its own stay.
+    """
+    has_seed = "random_state" in model.get_params(deep=False)
+    inner = [entry for entry in _list_given_seeds(model) if "__" in entry] if has_seed else []
+    return {"class": class_code(model), "parameters": describe_parameters(model), "seeds": inner}
+
+
+def list_seeds(model: Any) -> list[str]:
+    """Return the seeds of a fitted model and of its steps: those given, and those of the fits."""
+    return _list_given_seeds(model) + _list_fitted_seeds(model, "")
+
+
+def _list_given_seeds(model: Any) -> list[str]:
+    params = sorted(model.get_params(deep=True).items())
+    return [
+        f"{name}={int(value)}"
+        for name, value in params
+        if name.rpartition("__")[2] in _SECRET and value is not None
+    ]
+
+
+def _list_fitted_seeds(model: Any, path: str) -> list[str]:
+    parts: Any = getattr(model, "steps_", None) or getattr(model, "transformers_", ())
+    inside = [_list_fitted_seeds(part[1], f"{path}{part[0]}/") for part in parts]
+    own = [f"{path}={model.seed_}"] if hasattr(model, "seed_") else []
+    return sum(inside, own)
+
+
 def _iter_entries(name: str, value: Any) -> Iterator[tuple[str, str | bool]]:
     if hasattr(value, "get_params") and not isinstance(value, type):
         yield name, class_code(value)

@@ -209,6 +209,15 @@ def describe_execution(image: str | None = None) -> dict[str, Any]:
     }
 
 
+def has_same_libraries(execution: Mapping[str, Any]) -> bool:
+    """Return whether an `execution` part names the libraries and the CPU kernel of this machine.
+
+    If it does, equal inputs must give equal bytes.
+    """
+    own = describe_execution()
+    return all(own[name] == execution[name] for name in ("lockfile", "python", "kernel"))
+
+
 @cache
 def code_digest() -> str:
     """Return the SHA-256 of the names and contents of this package's files."""
@@ -304,6 +313,7 @@ def collect_facts(
     reading: "Reading | None" = None,
     policy_digest: str | None = None,
     image: str | None = None,
+    predictor: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the facts for the certificate of a removal that do not come from the database.
 
@@ -331,6 +341,8 @@ def collect_facts(
         Performance on a test set, reading of a monitor, and digest of its policy, if available.
     image : str, optional
         SHA-256 of the container image.
+    predictor : mapping, optional
+        Digest of the predictor file; see `describe_predictor`.
     """
     if receipt is not None and receipt.n_rows != removed:
         raise CertificateError(
@@ -366,7 +378,7 @@ def collect_facts(
         "measurements": measures,
         "monitor": {"decision": decision, "policy": {"sha256": policy_digest or NO_MONITOR}},
         "notClaimed": _list_limits(claim, guarantee_before, after, method, measures),
-    }
+    } | ({} if predictor is None else {"predictor": dict(predictor)})
 
 
 def method_parameters(model: Any, method: str) -> dict[str, str | bool]:

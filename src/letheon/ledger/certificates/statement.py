@@ -21,7 +21,14 @@ from letheon.ledger.models.commitment import SCHEME
 from letheon.ledger.schemas import to_datetime
 from letheon.ledger.tables import blocked, certificates, meta, requests, versions
 from letheon.state import FORMAT
-from letheon.verifier import STATEMENT_TYPE, UNLEARNING, leaf_hash, model_id, search_gaps
+from letheon.verifier import (
+    STATEMENT_TYPE,
+    UNLEARNING,
+    UNLEARNING_V1,
+    leaf_hash,
+    model_id,
+    search_gaps,
+)
 
 if TYPE_CHECKING:
     from letheon.ledger.models.versions import ModelRow, VersionRow
@@ -69,7 +76,8 @@ def make_statement(
     return {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": f"{name}@{sequence}", "digest": _digest_entry(version.model_blob)}],
-        "predicateType": UNLEARNING,
+        # An earlier version of letheon may have published the version without this fact.
+        "predicateType": UNLEARNING if "predictor" in facts else UNLEARNING_V1,
         "predicate": {
             "ledger": {
                 "id": ledger_id(conn),
@@ -84,7 +92,8 @@ def make_statement(
                 "format": FORMAT,
                 "before": _digest_entry(covered.parent.model_blob),
                 "blinded": True,
-            },
+            }
+            | {name: facts[name] for name in ("predictor",) if name in facts},
             "dataset": {
                 "id": model.dataset,
                 "scheme": SCHEME,

@@ -149,6 +149,14 @@ class Log:
     ----------
     core : Core
         The ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon.ledger import Ledger
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     ledger.log.checkpoint().size, [entry.kind for entry in ledger.log.entries().items]
+    (1, ['created'])
     """
 
     def __init__(self, core: Core) -> None:

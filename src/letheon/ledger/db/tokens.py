@@ -199,6 +199,17 @@ class Tokens(ServiceTable):
         Ledger of the service.
     clock : callable, optional
         Returns seconds since 1970. Default: the clock of the ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon.ledger import Ledger
+    >>> from letheon.service import Tokens
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     tokens = Tokens(ledger)
+    ...     _ = tokens.create("worker", role="operator")
+    ...     [token.role for token in tokens.list_newest()]
+    ['operator']
     """
 
     def create(

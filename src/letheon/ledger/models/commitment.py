@@ -13,6 +13,7 @@ import secrets
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -510,3 +511,12 @@ def require_root(tree: SlotTree, root: str) -> None:
             "the rows of this version do not match the root recorded in the ledger: the files "
             "were altered. Nothing was changed."
         )
+
+
+def locate_salt(model_files: Path) -> Path:
+    """Return the file in a bundle with the salt of the settings and seeds of a model.
+
+    `model_files` is the folder with the model's files, ``models/TENANT/NAME``.
+    """
+    tenant = model_files.parent
+    return model_files.parents[2] / "proofs" / "settings" / tenant.name / f"{model_files.name}.json"

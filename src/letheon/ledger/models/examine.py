@@ -25,6 +25,7 @@ from letheon.data import Frame, Ids, Rows, as_frame, hold_table, hold_target, ro
 from letheon.exceptions import CannotForgetError, LedgerError, LetheonError
 from letheon.guarantee import MethodFacts
 from letheon.inner_estimator import fresh_copy
+from letheon.ledger.certificates.claims import describe_settings, list_seeds
 from letheon.ledger.certificates.facts import JudgementBasis, test_metric
 from letheon.ledger.models.table_files import (
     MissingColumnError,
@@ -103,7 +104,8 @@ class ExaminedModel:
     content: bytes
     method: str
     releases: str
-    seed: str
+    settings: dict[str, Any]
+    seeds: list[str]
     retrain_seconds: float | None
     has_sample: bool = False
     columns: tuple[ColumnTreatment, ...] = ()
@@ -111,7 +113,7 @@ class ExaminedModel:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a model to register, or to train.
+    r"""The files of a model to register, or to train.
 
     Attributes
     ----------
@@ -127,6 +129,16 @@ class ModelFiles:
         Most bytes of memory that loading the model may use; see `letheon.load`.
     method : {"dare", "boosting", "influence", "ridge"}
         Method of a new model; see `letheon.table_pipeline.make_model`.
+    settings : tuple of (str, str)
+        Parameters of a new model and their values as texts; see `make_model`, too.
+
+    Examples
+    --------
+    >>> from letheon.ledger import ModelFiles
+    >>> rows = b"customer,visits,buys\\n1,4,yes\\n2,1,no\\n"
+    >>> files = ModelFiles(None, ("rows.csv", rows), target="buys", ids="customer", method="dare")
+    >>> files.method
+    'dare'
     """
 
     model: bytes | None
@@ -137,6 +149,7 @@ class ModelFiles:
     trusted: tuple[str, ...] = ()
     max_memory: int | None = None
     method: TableMethod = "dare"
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> ExaminedModel:
@@ -158,16 +171,17 @@ def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> Exam
     state.require_trust(state.to_tree(plain), trusted)
     _require_rows(model, rows)
     seconds = _require_fit(model, rows) if facts.exact else None
-    return _describe_examined(model, state.encode(plain), seconds)
+    return _describe_examined(plain, state.encode(plain), seconds)
 
 
 def _describe_examined(model: Any, content: bytes, seconds: float | None) -> ExaminedModel:
-    releases, seed = str(model.guarantee_.releases), str(getattr(model, "seed_", ""))
+    releases, settings = str(model.guarantee_.releases), describe_settings(model)
     no_ids = model._get_ids().take(np.empty(0, np.int64))
     has_sample = model._find_sampled(no_ids) is not None
     columns = tuple(list_treatments(model)[:_MOST_COLUMNS])
     method = require_kind(model).method
-    return ExaminedModel(content, method, releases, seed, seconds, has_sample, columns)
+    seeds = list_seeds(model)
+    return ExaminedModel(content, method, releases, settings, seeds, seconds, has_sample, columns)
 
 
 def judge_model(model: Any, test: Rows) -> JudgementBasis:
@@ -391,7 +405,7 @@ def _train_pipeline(files: ModelFiles, columns: TableColumns, seed: int | None) 
     try:
         rows = _read_rows(None, files.rows, columns)
         X, y = rows.slice(0, len(rows))
-        pipeline = make_table_pipeline(make_model(files.method, infer_task(y)), X)
+        pipeline = make_table_pipeline(make_model(files.method, infer_task(y), files.settings), X)
         return fresh_fit(pipeline, rows, seed=seed).model, rows
     except (LetheonError, TableFileError):
         raise
@@ -400,7 +414,8 @@ def _train_pipeline(files: ModelFiles, columns: TableColumns, seed: int | None) 
         raise LedgerError(
             f"training on these rows failed ({type(error).__name__}). Expected: a target in every "
             "row and at least two classes; at least one other column; columns of texts, or of "
-            "finite numbers, with integers of at most 2**53"
+            "finite numbers, with integers of at most 2**53; settings that suit the rows, such as "
+            "loss=poisson for a target without negative numbers"
         ) from error
 
 

@@ -1,5 +1,6 @@
 """`Ledger.models`: registered models, their versions and their measurements."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from sqlalchemy import Connection, Row, Select, func, select
 from letheon.data import IdIndex, Ids, as_ids
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger.certificates.claims import guarantee_section, make_claim, make_published_account
+from letheon.ledger.certificates.predictors import read_predictor_file
 from letheon.ledger.certificates.statement import choose_releases
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
@@ -50,6 +52,7 @@ from letheon.ledger.requests.people import compute_person_tags
 from letheon.ledger.schemas import Model, Storage, Version, Watch, to_datetime
 from letheon.ledger.tables import batches, blocked, certificates, heads, models, versions
 from letheon.ledger.worker.compute import choose_compute
+from letheon.state import write_atomically
 from letheon.table_pipeline import ColumnTreatment
 from letheon.verifier import parse_strict
 
@@ -87,6 +90,20 @@ class Models:
     ----------
     core : Core
         The ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon import NearestCentroid
+    >>> from letheon.ledger import Ledger
+    >>> X, y, people = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1], ["anna", "ben", "carl", "dora"]
+    >>> model = NearestCentroid().fit(X, y, ids=people)
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     _ = ledger.models.register(model, X, y, ids=people, name="shop")
+    ...     _ = ledger.requests.submit(["ben"], model="shop", verified=True)
+    ...     _ = ledger.run_once(force=True)
+    ...     [version.live for version in ledger.models.versions("shop")]
+    [4, 3]
     """
 
     def __init__(self, core: Core) -> None:
@@ -268,6 +285,19 @@ class Models:
         """Return a copy of the served model."""
         row = self.row(model, tenant)
         return read_head(self._core, row, lambda head: read_model(self._core, row, head))
+
+    def save_predictor(
+        self, model: str, path: str | os.PathLike[str], *, tenant: str = "default"
+    ) -> None:
+        """Write the predictor of the served version to a file without rows, ids and keys.
+
+        The certificate states the SHA-256 of the file, and `letheon.load` reads it. After the next
+        removal, write a new file and delete the old one. Raise `TypeError` if the model has no
+        predictor.
+        """
+        core, row = self._core, self.row(model, tenant)
+        data = read_head(core, row, partial(read_predictor_file, core, row))
+        write_atomically(Path(path), [data])
 
     def reader(self, model: str, *, tenant: str = "default") -> Reader:
         """Return a reader that follows the served model."""

@@ -1,6 +1,5 @@
 """Registration of a model: commit to its rows, write its files, and record it in the log."""
 
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from letheon.ledger.certificates.claims import weaker_releases
 from letheon.ledger.certificates.facts import CALLER_SEED, JudgementBasis
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import record_event
-from letheon.ledger.keys.keyring import commit_to_key
+from letheon.ledger.keys.keyring import commit_to_seeds, commit_to_settings
 from letheon.ledger.models.commitment import build_tree, compute_ranks, count_slots, draw_row_slots
 from letheon.ledger.models.examine import (
     ExaminedModel,
@@ -82,14 +81,13 @@ def register_fitted(
 
     The certificates of the model state that the caller chose the seed.
     """
-    # A seed may be as short as "0": the commitment must not allow to guess it.
-    training = {
-        "rule": CALLER_SEED,
-        "beacon": "none",
-        "keyCommitment": commit_to_key(secrets.token_bytes(32) + examined.seed.encode()),
-        "key": "",
-    }
     with new_folder(core) as folder:
+        training = {
+            "rule": CALLER_SEED,
+            "beacon": "none",
+            "keyCommitment": commit_to_seeds(core.keys.derive_salt(folder), examined.seeds),
+            "key": "",
+        }
         return _register_model(
             core, examined, rows, replace(model, folder=folder), judged, training
         )
@@ -209,6 +207,7 @@ def _register_model(
         "live": len(rows),
         "training": training["keyCommitment"],
         "beacon": training["beacon"],
+        "settings": commit_to_settings(core.keys.derive_salt(model.folder), examined.settings),
     }
     tags = frozenset(compute_person_tags(core, model.tenant, rows.ids.distinct()))
     try:

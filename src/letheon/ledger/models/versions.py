@@ -32,7 +32,7 @@ from letheon.exceptions import (
     UnknownModelError,
 )
 from letheon.ledger.certificates.facts import JudgementBasis
-from letheon.ledger.core import Core, fault_point
+from letheon.ledger.core import NONCE_BYTES, Core, fault_point
 from letheon.ledger.db.events import require_agreement
 from letheon.ledger.models.commitment import RowSlots
 from letheon.ledger.models.table_files import memory_limit
@@ -227,8 +227,9 @@ def write_blobs(
     rows: Rows,
     row_slots: RowSlots,
     judged: JudgementBasis | None,
+    nonce: bytes | None = None,
 ) -> dict[str, str | None]:
-    """Encrypt the parts of a version and write them to disk as blobs.
+    """Encrypt the parts of a version and write them to disk as blobs; `nonce` is the model's.
 
     Returns
     -------
@@ -239,14 +240,14 @@ def write_blobs(
     key = core.keys.new_key("epoch", label=model.folder)
     fault_point("compute.key-written")
 
-    def write_blob(kind: str, content: bytes) -> str:
+    def write_blob(kind: str, content: bytes, nonce: bytes | None = None) -> str:
         return core.blob_store(model.folder).write(
-            content, make_blob_cipher(core, model, key, kind)
+            content, make_blob_cipher(core, model, key, kind), nonce
         )
 
     try:
         return {
-            "model_blob": write_blob("model", content),
+            "model_blob": write_blob("model", content, nonce),
             "rows_blob": write_blob("rows", state.encode(rows)),
             "ids_blob": write_blob("ids", state.encode(rows.ids.to_array())),
             "vault_blob": write_blob("vault", state.encode(row_slots._asdict())),
@@ -281,6 +282,11 @@ def read_raw_model(core: Core, model: ModelRow, version: VersionRow) -> bytes:
     """Return the bytes whose SHA-256 is in certificates: a nonce, followed by the model file."""
     cipher = make_blob_cipher(core, model, version.epoch_key, "model")
     return core.blob_store(model.folder).read_with_nonce(version.model_blob, cipher)
+
+
+def read_nonce(core: Core, model: ModelRow, version: VersionRow) -> bytes:
+    """Return the nonce of a version's model."""
+    return read_raw_model(core, model, version)[:NONCE_BYTES]
 
 
 def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any = ()) -> Any:

@@ -98,6 +98,18 @@ class Stores:
     ----------
     core : Core
         The ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from letheon.ledger import Ledger
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Path(folder, "backups").mkdir()
+    ...     with Ledger.create(Path(folder, "ledger"), name="demo") as ledger:
+    ...         ledger.stores.add("backups", Path(folder, "backups"), days=30)
+    ...         [(store.name, store.days) for store in ledger.stores.list()]
+    [('backups', 30)]
     """
 
     def __init__(self, core: Core) -> None:
@@ -120,8 +132,7 @@ class Stores:
             Name of the store in attestations: 1 to 63 of a-z, 0-9 and ``._:-``.
         path : path
             The folder. Every purge searches it, and waits while the folder contains data of an
-            erased person. Files that cannot be searched cause a `SearchWarning`, now and when a
-            model is registered.
+            erased person.
         owner, scope : str
             Names of the party responsible for the folder and of the kind of content, for
             attestations.
@@ -135,6 +146,11 @@ class Stores:
             The name is not valid, or the folder is missing or overlaps the folder of the ledger.
         LedgerError
             A store of this name already exists.
+
+        Warns
+        -----
+        SearchWarning
+            Files cannot be searched; so does each later registration of a model.
         """
         core, store = self._core, Store(name, Path(path), owner=owner, scope=scope, days=days)
         _require_usable(core, store)

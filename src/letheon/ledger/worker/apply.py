@@ -159,7 +159,8 @@ def _compute_and_publish(
     path = proof_path(core, model, digest)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(path, [proof])
-    blobs = write_blobs(core, model, result.model, result.rows, remaining, result.judged)
+    parts = (result.model, result.rows, remaining, result.judged)
+    blobs = write_blobs(core, model, *parts, nonce=inputs.nonce)
     fault_point("compute.written")
     run = parent.run | {"proof": digest, "seconds": f"{result.seconds:.6g}"}
     if batch.kind == "erase":

@@ -5,11 +5,13 @@ estimator leaves in memory is lost when that process ends.
 """
 
 import math
+import secrets
 import threading
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -32,7 +34,8 @@ from letheon.ledger.certificates.facts import (
     method_parameters,
     test_metric,
 )
-from letheon.ledger.core import fault_point
+from letheon.ledger.certificates.predictors import UPLOADED, describe_predictor
+from letheon.ledger.core import NONCE_BYTES, fault_point
 from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.models.table_files import memory_limit
 from letheon.parallel import one_thread
@@ -71,6 +74,8 @@ class Computation:
     settle: bool = True
     is_outside: bool = False
     n_rows: int = 0
+    # The first bytes of the new model's blob; the digest of its predictor depends on them.
+    nonce: bytes = field(default_factory=partial(secrets.token_bytes, NONCE_BYTES))
 
 
 @dataclass(frozen=True)
@@ -187,6 +192,7 @@ def _collect_facts(
         removed=removed,
         since_retrain=0 if inputs.kind == "retrain" else inputs.since_retrain + removed,
         image=inputs.image,
+        predictor=UPLOADED if inputs.is_outside else describe_predictor(work.model, inputs.nonce),
     )
 
 

@@ -158,6 +158,12 @@ class Decision:
         Code of the reason.
     when_next : datetime or None
         When the batch starts at the latest; None if it starts now or if no request waits.
+
+    Examples
+    --------
+    >>> from letheon.ledger import Decision
+    >>> Decision(seal=False, kind="erase", reason="waiting", when_next=None).reason
+    'waiting'
     """
 
     seal: bool

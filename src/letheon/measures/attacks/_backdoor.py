@@ -151,10 +151,6 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     alpha, beta : float, default=1e-3
         Largest probabilities of a false alarm and of a miss.
 
-    Returns
-    -------
-    int
-
     Raises
     ------
     ValueError
@@ -193,9 +189,10 @@ def majority_errors(single: Errors, n_users: int) -> Errors:
     n_users : int
         Number of users.
 
-    Returns
-    -------
-    Errors
+    Raises
+    ------
+    ValueError
+        `n_users` is below 1.
 
     Examples
     --------

@@ -9,7 +9,12 @@ from letheon.base import Outcome, Removal
 from letheon.data import Rows
 from letheon.exceptions import CannotForgetError
 from letheon.guarantee import Guarantee, MethodFacts
-from letheon.inner_estimator import fix_environment, inner_training, translate_fit_errors
+from letheon.inner_estimator import (
+    fix_environment,
+    inner_training,
+    slice_weights,
+    translate_fit_errors,
+)
 from letheon.naive import NaiveUnlearner
 from letheon.seeds import Purpose, library_seed
 
@@ -44,7 +49,7 @@ class _Control(NaiveUnlearner):
     """Base class of the controls: removes rows, but keeps an estimator that was fitted on them."""
 
     @available_if(lambda _: False)
-    def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
+    def learn(self, X: Any, y: Any = None, *, ids: Any, sample_weight: Any = None) -> Self:
         """Raise AttributeError: to learn, the estimator would be fitted again and would forget."""
         raise NotImplementedError
 
@@ -148,7 +153,7 @@ class FineTuneOnly(_Control):
         super().__init__(estimator, random_state=random_state)
         self.n_passes = n_passes
 
-    def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, ids: Any = None, sample_weight: Any = None) -> Self:
         """Fit the estimator on all rows and keep the rows; see `NaiveUnlearner.fit`."""
         if not hasattr(self.estimator, "partial_fit"):
             raise CannotForgetError(
@@ -157,7 +162,7 @@ class FineTuneOnly(_Control):
             )
         if self.n_passes < 1:
             raise ValueError(f"n_passes must be at least 1, not {self.n_passes}")
-        super().fit(X, y, ids=ids)
+        super().fit(X, y, ids=ids, sample_weight=sample_weight)
         # A later `partial_fit` may overwrite the count.
         self.n_fit_passes_ = getattr(self.estimator_, "n_iter_", None)
         return self
@@ -172,7 +177,8 @@ class FineTuneOnly(_Control):
         estimator, seed = deepcopy(self.estimator_), library_seed(self.seed_, Purpose.RETRAIN)
         with fix_environment(self.config_, seed), inner_training("it"):
             for _ in range(self.n_passes):
-                estimator.partial_fit(*rows.slice(0, len(rows)))
+                weights = slice_weights(rows, 0, len(rows))
+                estimator.partial_fit(*rows.slice(0, len(rows)), **weights)
         return estimator
 
     def _commit(self, plan: Any) -> Outcome:

@@ -118,6 +118,11 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
     -------
     ndarray of shape (n_models, n)
 
+    Raises
+    ------
+    ValueError
+        The shapes do not match, or there are too few values; the message says which.
+
     Notes
     -----
     A fold must contain, for each example, as many models inside as outside: two models with

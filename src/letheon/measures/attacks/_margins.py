@@ -68,16 +68,19 @@ def klom(
     ndarray of shape (n,)
         KLOM of each row, in nats; 0 if all margins of the row are equal.
 
+    Raises
+    ------
+    ValueError
+        The shapes do not match.
+
     Notes
     -----
     Equal distributions do not give 0: about 0.36 with 100 models each and 0.07 with 400.
 
     Examples
     --------
-    >>> klom([[0.0], [0.0]], [[0.0], [0.0]]).tolist()
-    [0.0]
-    >>> klom([[0.0], [0.0]], [[1.0], [1.0]]).round(3).tolist()
-    [11.513]
+    >>> klom([[0.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]).round(3).tolist()
+    [0.0, 11.513]
     """
     u = np.clip(np.asarray(unlearned, np.float64), -clip, clip)
     o = np.clip(np.asarray(oracle, np.float64), -clip, clip)
@@ -353,12 +356,12 @@ def forgetting_epsilon(
     Returns
     -------
     ndarray of shape (n,)
-        Epsilon of each example; 0 if no rule distinguishes the distributions.
+        Epsilon of each example, or 0.
 
-    Notes
-    -----
-    The larger of both logarithms is used: the smaller one would miss an attack that is certain in
-    one direction only. Every margin is a threshold; there is no grid.
+    Raises
+    ------
+    ValueError
+        The shapes do not match.
 
     Examples
     --------
@@ -443,10 +446,6 @@ def forgetting_points(epsilon: ArrayLike, n_models: int) -> Floats:
         Result of `forgetting_epsilon`.
     n_models : int
         Number of models of each kind.
-
-    Returns
-    -------
-    ndarray of shape (n,)
 
     Examples
     --------

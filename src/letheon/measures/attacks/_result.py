@@ -211,6 +211,11 @@ def tpr_at_fpr(
         Graubard, 1998). With fewer than about 430 scores of non-members (for 1 %), the lower end
         is 0.
 
+    Raises
+    ------
+    ValueError
+        The shapes do not match, or there are too few values; the message says which.
+
     Examples
     --------
     >>> print(tpr_at_fpr([3, 2, 1, 0, 0], [1, 1, 0, 0, 0]))
