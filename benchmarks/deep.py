@@ -22,6 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
+from benchmarks import _deep_adapters as adapters
 from benchmarks import _deep_approximate as approximate
 from benchmarks import _deep_backdoor as backdoors
 from benchmarks import _deep_cifar as cifar
@@ -189,6 +190,14 @@ class Bench:
         table = by_hand.make_race_table(races, data, recipe)
         self.report.add(table, by_hand.check_races(races))
 
+    def measure_adapters(self) -> None:
+        """Compare adapters of shards with one adapter for all rows."""
+        is_large = self.device == "cuda"
+        data = self.data.head(None if is_large else self.size.lane_rows, self.size.n_test)
+        size = {"layers": 4, "width": 128} if is_large else {"layers": 2, "width": 32}
+        race = adapters.measure_adapters(data, self.device, **size, epochs=(10, 5))
+        self.report.add(adapters.make_adapter_table(race, data), adapters.check_adapters(race))
+
     def measure_cifar(self) -> None:
         """Measure a residual network on CIFAR-10."""
         run = cifar.Cifar(
@@ -328,6 +337,7 @@ def list_sections(bench: Bench) -> dict[str, Callable[[], None]]:
         "sisa": bench.measure_sisa,
         "lanes": bench.measure_lanes,
         "by_hand": bench.measure_loop,
+        "adapters": bench.measure_adapters,
         "backdoor": bench.measure_backdoors,
         "equal_budget": bench.measure_budget,
         "determinism": bench.measure_determinism,
