@@ -23,9 +23,9 @@ REPEATS = 3
 COLUMNS = ("S", "lanes", "what", "letheon s", "by hand s", "over by hand", "accuracy of both")
 NOTE = (
     "{recipe}, MLP of width {width}, {rows:,} images; the best of {repeats} runs each, in one "
-    "process, taken in turn; processor seconds on a CPU. *every shard*: a request of one person per shard, and by hand the "
-    "training of all shards. *one shard*: a request of one person, and by hand the training of one "
-    "shard."
+    "process, taken in turn; processor seconds on a CPU. *every shard*: a request of one person "
+    "per shard, and by hand the training of all shards. *one shard*: a request of one person, and "
+    "by hand the training of one shard."
 )
 
 
