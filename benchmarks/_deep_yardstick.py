@@ -15,7 +15,7 @@ from torch.nn import functional
 from benchmarks._deep_models import ImageSet, Recipe, make_sisa, percent, time_on_device, times
 from benchmarks._report import Table, TargetCheck
 
-__all__ = ["Race", "check_races", "make_race_table", "measure_race"]
+__all__ = ["HandRace", "check_races", "make_race_table", "measure_race"]
 
 MOST = 1.25
 N_SHARDS, WIDTH = 20, 256
@@ -104,7 +104,7 @@ class StackedMLP:
         return 100 * float(np.mean(shares.argmax(1).cpu().numpy() == data.y_test))
 
 
-class Race(NamedTuple):
+class HandRace(NamedTuple):
     """Seconds of a request with letheon and of the same training by hand."""
 
     lanes: int
@@ -119,7 +119,7 @@ class Race(NamedTuple):
         return self.letheon / self.by_hand
 
 
-def measure_race(data: ImageSet, recipe: Recipe, lanes: int, device: str) -> list[Race]:
+def measure_race(data: ImageSet, recipe: Recipe, lanes: int, device: str) -> list[HandRace]:
     """Measure requests in every shard and in one shard, in turn with the training by hand."""
     model = make_sisa(recipe, device, n_shards=N_SHARDS, n_slices=1, lane_width=lanes)
     model.fit(data.X, data.y)
@@ -137,7 +137,7 @@ def measure_race(data: ImageSet, recipe: Recipe, lanes: int, device: str) -> lis
             theirs.append(_choose_time(seconds, device))
             right = stacked.score_accuracy(data)
         both = 100 * float(np.mean(model.predict(data.X_test) == data.y_test)), right
-        races.append(Race(lanes, what, min(mine[1:]), min(theirs[1:]), both))
+        races.append(HandRace(lanes, what, min(mine[1:]), min(theirs[1:]), both))
     return races
 
 
@@ -155,7 +155,7 @@ def _choose_people(model: Any, n_shards: int, skip: int) -> list[int]:
     return people
 
 
-def make_race_table(races: list[Race], data: ImageSet, recipe: Recipe) -> Table:
+def make_race_table(races: list[HandRace], data: ImageSet, recipe: Recipe) -> Table:
     """Return the table of all races."""
     rows = [
         (
@@ -168,7 +168,7 @@ def make_race_table(races: list[Race], data: ImageSet, recipe: Recipe) -> Table:
     return Table(f"Hand-written loop: {data.describe()}", COLUMNS, rows, note)
 
 
-def check_races(races: list[Race]) -> list[TargetCheck]:
+def check_races(races: list[HandRace]) -> list[TargetCheck]:
     """Compare the fastest number of lanes with the loop by hand."""
     best = min(
         (each for each in races if each.what == "every shard"), key=lambda each: each.letheon

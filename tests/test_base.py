@@ -13,8 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from letheon import NaiveUnlearner, SISAClassifier, state
-from letheon import base as base_module
+from letheon import NaiveUnlearner, SISAClassifier, model_locks, state
 from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model, require_known
 from letheon.data import Ids, Rows, as_ids, hold_table, row_ids
 from letheon.exceptions import (
@@ -556,14 +555,14 @@ def test_an_own_way_to_tell_parameters_is_always_asked() -> None:
 
 def test_what_is_beside_a_model_neither_travels_nor_stays() -> None:
     gc.collect()
-    before = len(base_module._runtime_states)
+    before = len(model_locks._runtime_states)
     model = total()
     model.forget(["a"])
     twins = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model), clone(model).fit([[1.0]])]
     assert twins[0].digest() == twins[1].digest() == model.digest()
     del model, twins
     gc.collect()
-    assert len(base_module._runtime_states) == before
+    assert len(model_locks._runtime_states) == before
 
 
 @pytest.mark.parametrize(

@@ -93,16 +93,12 @@ Steps = list[tuple[str, Any]]
 
 
 def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
-    """Forget these ids in any model that can forget.
+    """Return the receipt of `model.forget(ids)`, for any model that can forget.
 
     Parameters
     ----------
     model, ids, digest
-        A fitted model; its `forget` explains the rest.
-
-    Returns
-    -------
-    Receipt
+        A fitted model; see its `forget`.
 
     Raises
     ------
@@ -111,7 +107,7 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
 
     Examples
     --------
-    >>> from letheon import NearestCentroid, forget
+    >>> from letheon import NearestCentroid
     >>> forget(NearestCentroid().fit([[0.0], [1.0]], ["a", "b"], ids=[7, 8]), [8]).n_rows
     1
     """
@@ -145,9 +141,8 @@ class ForgetPipeline(
     Steps of `letheon.preprocessing` pass changes on: a request subtracts the removed rows from
     every step, and the last step forgets at its own speed. A published value of a step changes
     rarely; then the rows or columns concerned are replaced in the next step, or the last step is
-    retrained. A forest keeps its trees when a category appears or disappears. With any other
-    forgetting step in front, such as ``NaiveUnlearner(StandardScaler())``, a request refits all
-    steps.
+    retrained. A forest keeps its trees when a category appears or disappears. With other forgetting
+    steps, such as ``NaiveUnlearner(StandardScaler())``, a request refits all steps.
 
     Parameters
     ----------
@@ -162,16 +157,14 @@ class ForgetPipeline(
     steps_ : tuple of (name, fitted step)
         The fitted steps, in order.
     ids_, guarantee_, n_rows_
-        See `ForgetMixin`. The guarantee is that of the last step; it is exact only if every step
-        is exact.
+        See `ForgetMixin`. The guarantee is that of the last step, or weaker if a step's is.
 
     Examples
     --------
     >>> from sklearn.datasets import load_iris
     >>> from letheon import DaREForestClassifier, ForgetPipeline, preprocessing
-    >>> scale = preprocessing.StandardScaler(random_state=0)
-    >>> model = ForgetPipeline([("scale", scale), ("model", DaREForestClassifier(5))])
-    >>> model.fit(*load_iris(return_X_y=True)).forget([0, 1, 2]).n_rows
+    >>> steps = [("scale", preprocessing.StandardScaler()), ("model", DaREForestClassifier())]
+    >>> ForgetPipeline(steps).fit(*load_iris(return_X_y=True)).forget([0, 1, 2]).n_rows
     3
     """
 
@@ -208,10 +201,8 @@ class ForgetPipeline(
 
         Parameters
         ----------
-        X : array-like, sparse, pandas or polars frame, or a list of texts
-            Training rows.
-        y : array-like, optional
-            Labels or targets, if the last step needs them.
+        X, y : array-like, sparse, pandas or polars frame, or a list of texts
+            Training rows, and their labels or targets if the last step needs them.
         ids : sequence of int or of str, optional
             Id of each row; may repeat. Default ``0..n-1``.
         """
@@ -240,10 +231,6 @@ class ForgetPipeline(
             As in `fit`, with the same columns.
         ids : sequence of int or of str
             Id of each new row.
-
-        Returns
-        -------
-        self
         """
         return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids))
 
@@ -285,10 +272,7 @@ class ForgetPipeline(
         return self.fitted_.model.publish(*args, **options)
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
-        """Return the names of the columns that the steps before the last return.
-
-        If the last step is a transformer, its columns.
-        """
+        """Return the names of the columns that the last transformer returns."""
         check_is_fitted(self)
         known = getattr(self, "feature_names_in_", None)
         names = known if input_features is None else input_features

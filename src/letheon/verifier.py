@@ -1449,13 +1449,13 @@ def check_predictor(predictor: bytes, certificate: SignedStatement) -> None:
     ----------
     predictor : bytes
         Content of the file that ``ledger.models.save_predictor`` wrote.
-    certificate : SignedStatement
-        A certificate whose signature was checked.
 
-    Raises
-    ------
-    VerificationError
-        The file is another one, or the certificate does not state a predictor.
+    Examples
+    --------
+    >>> check_predictor(b"", SignedStatement({"predicateType": PURGE}, (), ""))
+    Traceback (most recent call last):
+    ...
+    letheon.verifier.VerificationError: expected a certificate of unlearning
     """
     require(certificate.is_certificate, "expected a certificate of unlearning")
     stated = certificate.predicate["model"].get("predictor", {"reason": "earlier-version"})

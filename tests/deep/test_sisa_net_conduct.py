@@ -415,7 +415,7 @@ def test_visits_against_a_slow_count(rows: list[tuple[int, int, bool]], epochs: 
         assert visits[one, stage] == epochs[stage] * expected
         assert len(grid.slots_of(one, stage)) == expected
         both = sum(a == one and b <= stage for a, b, _ in rows)
-        assert len(grid.held_out_of(one, stage)) == both - expected
+        assert len(grid.list_held_out(one, stage)) == both - expected
 
 
 def test_statistics_that_fail_leave_no_files(

@@ -21,8 +21,9 @@ from sklearn.preprocessing import OneHotEncoder
 
 from letheon import DaREForestRegressor, SISAClassifier
 from letheon.evaluation import ORDINARY, choose_best, name_model
-from letheon.evaluation._baselines import best_ordinary, usual_models
+from letheon.evaluation._baselines import best_ordinary
 from letheon.evaluation._problem import LearningProblem
+from letheon.evaluation._usual import usual_models
 from letheon.exceptions import IdsTypeError
 from letheon.parallel import one_thread
 from letheon.select import Candidate, Tolerances, choose

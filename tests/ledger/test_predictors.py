@@ -16,7 +16,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sqlalchemy import select, update
 
 import letheon
-from letheon import NaiveUnlearner, state, verifier
+from letheon import NaiveUnlearner, sandbox, state, verifier
 from letheon.audit import audit
 from letheon.exceptions import CertificateError, SignerRefusedError
 from letheon.ledger import Ledger
@@ -185,12 +185,33 @@ def test_a_model_without_predictor_says_so(tmp_path: Path) -> None:
         check_predictor(b"", statement)
 
 
-def test_an_uploaded_model_is_not_asked_for_a_predictor(tmp_path: Path) -> None:
+def test_the_predictor_of_an_uploaded_model_is_stated_and_audited(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "home", name="test-ledger") as ledger:
         ledger.models.register_files(files(tmp_path), name=NAME)
         ledger.requests.submit([1], model=NAME, verified=True)
         ledger.run_once(force=True)
-        assert stated(ledger) == {"reason": "uploaded-model"}
+        ledger.models.save_predictor(NAME, tmp_path / "file")
+        digest = hashlib.sha256((tmp_path / "file").read_bytes()).hexdigest()
+        assert stated(ledger) == {"sha256": digest}
+        assert audit(ledger.export(tmp_path / "b", tier="auditor"), key=ledger.public_key).passed
+
+
+@pytest.mark.parametrize("forged", [{"sha256": "short"}, {"name": "x"}, None, {}])
+def test_a_malformed_digest_of_a_sandboxed_process_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forged: Any
+) -> None:
+    honest = sandbox.call
+
+    def call(function: Any, *given: Any, **options: Any) -> Any:
+        answer = honest(function, *given, **options)
+        return answer | {"predictor": forged} if "predictor" in answer else answer
+
+    with Ledger.create(tmp_path / "home", name="test-ledger") as ledger:
+        ledger.models.register_files(files(tmp_path), name=NAME)
+        ledger.requests.submit([1], model=NAME, verified=True)
+        monkeypatch.setattr(sandbox, "call", call)
+        ledger.run_once(force=True)
+        assert len(ledger.models.versions(NAME)) == 1
 
 
 def test_an_error_of_a_predictor_does_not_stop_an_erasure(

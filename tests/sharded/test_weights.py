@@ -71,6 +71,13 @@ def test_a_shard_is_the_inner_estimator_with_its_weights() -> None:
         np.testing.assert_allclose(shard.model.coef_, alone.coef_)
 
 
+def test_each_slice_has_its_own_weights() -> None:
+    model = SISAClassifier(GaussianNB(), n_shards=1, n_slices=3, stage_data="new", random_state=0)
+    model.fit(X, Y, ids=IDS, sample_weight=WEIGHTS)
+    alone = GaussianNB().fit(X, Y, sample_weight=WEIGHTS)
+    np.testing.assert_allclose(model.estimators_[0].theta_, alone.theta_)
+
+
 @pytest.mark.parametrize(
     ("weights", "error", "reason"),
     [

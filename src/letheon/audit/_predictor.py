@@ -4,7 +4,7 @@ from typing import Any
 
 from letheon.audit._bundle import AuditedModel, LevelResult
 from letheon.ledger.certificates.facts import has_same_libraries
-from letheon.ledger.certificates.predictors import UPLOADED, describe_predictor
+from letheon.ledger.certificates.predictors import describe_predictor
 
 
 def check_predictor(audited: AuditedModel, model: Any, level: str) -> LevelResult | None:
@@ -12,8 +12,8 @@ def check_predictor(audited: AuditedModel, model: Any, level: str) -> LevelResul
 
     Return None if it does, or if the certificate makes no statement about a predictor.
     """
-    stated = audited.newest.predicate["model"].get("predictor", UPLOADED)
-    if stated == UPLOADED or stated == describe_predictor(model, audited.nonce):
+    stated = audited.newest.predicate["model"].get("predictor")
+    if stated is None or stated == describe_predictor(model, audited.nonce):
         return None
     if "sha256" in stated and not has_same_environment(audited):
         reason = (

@@ -47,6 +47,16 @@ class SkeletonSize:
         Share of these people whose removal grows a chain again.
     revalued : float
         Share of these people whose removal grows no chain, but changes values of leaves.
+
+    Examples
+    --------
+    >>> from letheon.boosting import SkeletonSize
+    >>> costs = {"cost": 0.01, "median_cost": 0.002, "largest_cost": 0.3}
+    >>> size = SkeletonSize(
+    ...     skeleton_people=400, score=0.9, std=0.01, regrown=0.02, revalued=0.5, **costs
+    ... )
+    >>> size.largest_cost
+    0.3
     """
 
     skeleton_people: int

@@ -1,5 +1,6 @@
 """`letheon model` and `letheon request`: register models, record and process requests."""
 
+import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -164,6 +165,29 @@ def list_models(ledger: "Ledger", tenant: OfTenant = None) -> CommandOutput:
     columns = ("model", "tenant", "method", "rows", "version", "certificate")
     listing = Listing(columns, rows, empty="no model is registered yet", folds="model")
     return CommandOutput([entry.to_dict() for entry in entries], listing)
+
+
+@ledger_command(models, "predictor")
+def write_predictor(
+    ledger: "Ledger", name: str, *, out: Path, tenant: _command.Tenant = "default"
+) -> CommandOutput:
+    """Write the predictor of a model: no rows, ids and keys; the certificate states its SHA-256.
+
+    Check it with `letheon cert verify --predictor FILE`. After the next removal, write a new one
+    and delete this one.
+
+    Example: letheon model predictor churn --out churn.predictor
+
+    Parameters
+    ----------
+    name : NAME
+        Name of the model.
+    out : FILE
+        File to write; an existing file is replaced.
+    """
+    ledger.models.save_predictor(name, out, tenant=tenant)
+    digest = hashlib.sha256(out.read_bytes()).hexdigest()
+    return CommandOutput({"file": out, "sha256": digest}, f"written to {out}\nsha256 {digest}")
 
 
 @ledger_command(models, "show")

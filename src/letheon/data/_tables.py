@@ -57,6 +57,11 @@ def is_text_column(X: Table) -> bool:
 def as_narwhals(X: Any) -> Any:
     """Return a data frame of narwhals, or X if it is none; an Arrow table becomes a pandas frame.
 
+    Parameters
+    ----------
+    X : object
+        A table of any kind.
+
     Examples
     --------
     >>> from letheon.data import as_narwhals

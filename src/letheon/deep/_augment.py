@@ -202,11 +202,11 @@ def make_augmentation(augment: Any, shape: tuple[int, ...], dtype: torch.dtype) 
             has_mixup = True
         else:
             require_images(f"augment={part!r}", shape, dtype)
-            named.append((number, _named_change(part)))
+            named.append((number, _find_change(part)))
     return Augmentation(tuple(named), tuple(own), has_mixup)
 
 
-def _named_change(name: str) -> Change:
+def _find_change(name: str) -> Change:
     word, digits = re.fullmatch(r"([a-z]+)(\d*)", name).groups()  # type: ignore[union-attr]
     if word == "flip":
         return flip_images

@@ -50,14 +50,15 @@ class Progress:
 
     Attributes
     ----------
-    part, n_parts : int
-        Number of the current block or stage, from 0, and the number of blocks or stages to train.
-    epoch, n_epochs : int
-        Number of the current epoch in this part, from 0, and the number of epochs of the part.
-    loss : float
-        Mean loss of the epoch over the networks that were trained.
+    part, n_parts, epoch, n_epochs, loss : int, int, int, int, float
+        Current block or stage, and epoch in it, from 0, with their totals; mean loss of the epoch.
     validation_loss : float or None
         Mean loss of the held-out rows after the epoch; None without held-out rows.
+
+    Examples
+    --------
+    >>> Progress(part=0, n_parts=2, epoch=1, n_epochs=3, loss=0.5).epoch
+    1
     """
 
     part: int

@@ -52,7 +52,7 @@ class ShardGrid(NamedTuple):
         """
         return np.flatnonzero(self.is_trained & self._is_reached(shard, stage))
 
-    def held_out_of(self, shard: int, stage: int) -> Positions:
+    def list_held_out(self, shard: int, stage: int) -> Positions:
         """Return the positions of the rows that are held out from a shard in a stage."""
         return np.flatnonzero(self.is_held_out & self._is_reached(shard, stage))
 
@@ -325,7 +325,7 @@ class SISANet(CheckpointedNet):
         """Return the held-out rows of the lanes of a stage, or None without held-out rows."""
         if not self.validation_fraction:
             return None
-        held_out = [grid.held_out_of(lane, stage) for lane in lanes]
+        held_out = [grid.list_held_out(lane, stage) for lane in lanes]
 
         def evaluate(flat: Tensor) -> Tensor:
             losses = flat.new_full((len(flat),), torch.nan)

@@ -10,14 +10,12 @@ from letheon.evaluation._baselines import (
     BestModel,
     choose_best,
     list_ordinary,
-    name_model,
-    usual_models,
 )
 from letheon.evaluation._evaluate import evaluate, with_canaries
 from letheon.evaluation._evaluation import Evaluation, make_frame
-from letheon.evaluation._folds import CrossValidation
 from letheon.evaluation._problem import LearningProblem, Metric, require_function
 from letheon.evaluation._trial import Trial
+from letheon.evaluation._usual import CrossValidation, name_model, usual_models
 
 __all__ = [
     "ORDINARY",

@@ -8,30 +8,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import logsumexp
 from sklearn.base import clone, is_classifier, is_regressor
-from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import (
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from letheon.data import People
 from letheon.evaluation._clock import finish_requests, now
-from letheon.evaluation._folds import CrossValidation
 from letheon.evaluation._problem import LearningProblem, MetricFailedError
+from letheon.evaluation._usual import CrossValidation, name_model, usual_models
 from letheon.exceptions import LetheonError
 from letheon.inner_estimator import fresh_copy, iter_estimators, require_copy
 
@@ -61,26 +50,6 @@ def make_trainer(estimator: Any, *, is_given: bool = False) -> Trainer:
     return Trainer(name_model(estimator), fit, is_given)
 
 
-def name_model(estimator: Any) -> str:
-    """Return the class name of an estimator, or of the last step of a pipeline.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Fitted or not.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import Ridge
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> name_model(make_pipeline(StandardScaler(), Ridge()))
-    'Ridge'
-    """
-    last = estimator[-1] if hasattr(estimator, "steps") else estimator
-    return type(last).__name__
-
-
 def without_jobs(estimator: Any) -> Any:
     """Return an unfitted copy with all `n_jobs` set to None, including inner estimators."""
     copy = require_copy(estimator, clone(estimator))
@@ -102,89 +71,6 @@ def _warm_up_trainer(trainer: Trainer, rows: People) -> None:
     # The sample may be too small: a class may be missing, or a shard empty.
     with suppress(LetheonError, ValueError):
         trainer.fit(sample).predict(sample.X)
-
-
-# A column of names has a different value in each row. Rare values share one column.
-_MOST_CATEGORIES = 100
-_WORDS = (nw.String, nw.Categorical, nw.Enum, nw.Object)
-
-
-def usual_models(X: Any, *, is_regression: bool, seed: int, family: str = "any") -> list[Any]:
-    """Return the usual models for a table: all of them, or those of one `family`.
-
-    These are logistic regression (ridge regression for numbers) on scaled columns, a random forest,
-    and boosted trees if the rows are dense. For the family of neural networks the model is a
-    multi-layer perceptron. Columns of strings are one-hot encoded.
-
-    Parameters
-    ----------
-    X : table
-        The rows.
-    is_regression : bool
-        Whether the targets are numbers.
-    seed : int
-        Seed of the models.
-    family : str, default="any"
-        Family of the models.
-
-    Examples
-    --------
-    >>> models = usual_models([[0.0], [1.0]], is_regression=True, seed=0)
-    >>> [name_model(model) for model in models]
-    ['RidgeCV', 'RandomForestRegressor', 'HistGradientBoostingRegressor']
-    """
-    seeded = {"random_state": seed}
-    models: dict[str, Any] = {
-        "linear": RidgeCV() if is_regression else LogisticRegression(max_iter=1000),
-        "forest": (RandomForestRegressor if is_regression else RandomForestClassifier)(**seeded),
-    }
-    if not sparse.issparse(X):
-        trees = HistGradientBoostingRegressor if is_regression else HistGradientBoostingClassifier
-        models["boosted"] = trees(**seeded)
-    if family == "net":
-        models["net"] = (MLPRegressor if is_regression else MLPClassifier)(**seeded)
-    return [
-        _prepare_model(X, model, scaled=name in ("linear", "net"))
-        for name, model in models.items()
-        if family in ("any", name)
-    ]
-
-
-def _prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
-    """Return a pipeline of encoding, optional scaling and the model for this table.
-
-    Text and categorical columns are one-hot encoded, with at most 100 categories each (rare values
-    share one category). Other columns are scaled if `scaled` is true.
-    """
-    shape = np.shape(X)
-    if len(shape) != 2:
-        raise ValueError(
-            f"there is no default ordinary model for rows of shape {shape[1:]}; pass an estimator "
-            "for such rows as ordinary="
-        )
-    words = _columns_of_words(X)
-    scaler = StandardScaler(with_mean=not sparse.issparse(X))
-    if not words:
-        return make_pipeline(scaler, model) if scaled else model
-    encoder = OneHotEncoder(
-        handle_unknown="infrequent_if_exist", max_categories=_MOST_CATEGORIES, sparse_output=False
-    )
-    columns = ColumnTransformer(
-        [("words", encoder, words)], remainder=scaler if scaled else "passthrough"
-    )
-    return make_pipeline(columns, model)
-
-
-def _columns_of_words(X: Any) -> list[int]:
-    """Return the positions of the columns with texts, categories or objects."""
-    if isinstance(X, np.ndarray):
-        if X.dtype.kind not in "OUT":
-            return []
-        return [n for n in range(X.shape[1]) if any(isinstance(value, str) for value in X[:, n])]
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
-    if not isinstance(frame, nw.DataFrame):
-        return []
-    return [n for n, kind in enumerate(frame.schema.values()) if kind in _WORDS]
 
 
 class BestModel(NamedTuple):

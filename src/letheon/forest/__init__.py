@@ -1,6 +1,6 @@
 """Forests that forget exactly (DaRE), and the choice of their efficiency parameter."""
 
-from letheon.forest._balance import read_balance, read_categories, weigh_classes
+from letheon.forest._balance import are_classes, read_balance, read_categories, weigh_classes
 from letheon.forest._core_base import CoreModelBase
 from letheon.forest._estimators import DaREForestClassifier, DaREForestRegressor
 from letheon.forest._inputs import (
@@ -10,7 +10,7 @@ from letheon.forest._inputs import (
     resolve_max_features,
     y_exponent_of,
 )
-from letheon.forest._model import ForgetCost, StoredRows, are_classes, core_arguments, ids_of
+from letheon.forest._model import ForgetCost, StoredRows, core_arguments, ids_of
 from letheon.forest._threads import threads_for, threads_for_few
 from letheon.forest._tree import ForestTree
 from letheon.forest._tune import RandomDepthSearch, tune_random_depth

@@ -23,7 +23,13 @@ from letheon.data import (
     TextIds,
     ValueCounts,
 )
-from letheon.forest._balance import encode_target, read_balance, read_categories, weigh_classes
+from letheon.forest._balance import (
+    encode_target,
+    read_balance,
+    read_categories,
+    verify_state,
+    weigh_classes,
+)
 from letheon.forest._columns import ColumnChange, Keys
 from letheon.forest._inputs import ForestBatch, ForestSettings, LabelTable
 from letheon.forest._threads import threads_for
@@ -345,7 +351,7 @@ class ForestModel(StoredRows):
         settings, classes, trees = state["settings"], state["classes"], state["trees"]
         batch = ForestBatch(state["X"], state["target"], state["weights"], state["ids"])
         keys = state.get("column_keys")
-        _verify_state(settings, classes, batch, trees)
+        verify_state(settings, classes, batch, trees)
         if keys is not None and not (
             isinstance(keys, np.ndarray) and keys.ndim == 1 and keys.dtype == np.uint32
         ):
@@ -366,7 +372,7 @@ class ForestModel(StoredRows):
         """Return how many bytes and steps `_from_state` takes in the core, from counts alone."""
         settings, classes, trees = state["settings"], state["classes"], state["trees"]
         X, ids = state["X"], state["ids"]
-        _verify_state(
+        verify_state(
             settings, classes, ForestBatch(X, state["target"], state["weights"], ids), trees
         )
         return _core.restore_cost(
@@ -460,52 +466,6 @@ def ids_of(arrays: dict[str, Any]) -> Ids:
     if arrays["ids_values"] is not None:
         return IntIds(arrays["ids_values"])
     return TextIds(arrays["ids_blob"], arrays["ids_offsets"])
-
-
-def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -> None:
-    """Raise `ValueError` if parts of a state do not match; the core checks rows and trees."""
-    if not isinstance(settings, ForestSettings) or not isinstance(batch.ids, IntIds | TextIds):
-        raise ValueError("settings is not a ForestSettings, or ids is not IntIds or TextIds")
-    X = batch.X
-    if not isinstance(X, np.ndarray) or X.ndim != 2 or X.shape[1] != settings.n_columns:
-        raise ValueError(
-            f"X is not a matrix with {settings.n_columns} columns, as the settings state"
-        )
-    if not isinstance(trees, np.ndarray) or settings.n_trees > trees.size:
-        raise ValueError("the state contains fewer trees than its settings require")
-    if not 0 < settings.subsample <= 1:
-        raise ValueError(f"subsample={settings.subsample}; expected a share above 0 and at most 1")
-    if settings.is_regression != (classes is None):
-        raise ValueError(
-            "classes must be None for a regression criterion, and an array for a classification "
-            "criterion"
-        )
-    if classes is not None and not are_classes(classes):
-        raise ValueError("classes must be an array of distinct labels of one type, in sorted order")
-    if isinstance(batch.ids, TextIds):
-        blob, offsets = batch.ids.blob, batch.ids.offsets
-        blob.tobytes().decode()  # raises unless it is valid UTF-8
-        if (blob[offsets[offsets < len(blob)]] & 0xC0 == 0x80).any():
-            raise ValueError("ids is damaged: an id starts in the middle of a UTF-8 character")
-
-
-def are_classes(classes: Any) -> bool:
-    """Return whether this is an array of distinct labels of one type, in sorted order.
-
-    Parameters
-    ----------
-    classes : object
-        The value to check.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> are_classes(np.array(["no", "yes"])), are_classes(np.array([1, 0]))
-    (True, False)
-    """
-    plain = isinstance(classes, np.ndarray) and classes.ndim == 1 and classes.dtype.kind in "biUf"
-    # The last comparison detects a single NaN.
-    return plain and bool((classes[1:] > classes[:-1]).all() and (classes == classes.copy()).all())
 
 
 def grow_forest(

@@ -33,6 +33,12 @@ class OnnxTable(NamedTuple):
         Name of the tensor of shape (n_rows, n_columns); None if the columns are separate.
     columns : tuple of str
         Names of the tensors of shape (n_rows, 1), of numbers or of texts.
+
+    Examples
+    --------
+    >>> from letheon.predictor import OnnxTable
+    >>> OnnxTable(matrix="X").columns
+    ()
     """
 
     matrix: str | None
@@ -46,6 +52,13 @@ class OnnxGraph:
     ----------
     dtype : dtype
         Type of the numbers in the inputs, float64 or float32.
+
+    Examples
+    --------
+    >>> from letheon import DaREForestClassifier
+    >>> model = DaREForestClassifier(n_estimators=2, random_state=0).fit([[0.0], [1.0]], [0, 1])
+    >>> [output.name for output in model.predictor().to_onnx().graph.output]
+    ['label', 'probabilities']
     """
 
     def __init__(self, dtype: "np.dtype[Any]") -> None:

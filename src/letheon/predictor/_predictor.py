@@ -449,7 +449,15 @@ def drop_seeds(estimator: Any) -> Any:
 
 
 class PredictorSource:
-    """Mixin of models: the hooks of `ForgetMixin.predictor`. By default there is no predictor."""
+    """Mixin of models: the hooks of `ForgetMixin.predictor`. By default there is no predictor.
+
+    Examples
+    --------
+    >>> from letheon import NearestCentroid
+    >>> from letheon.predictor import PredictorSource
+    >>> isinstance(NearestCentroid(), PredictorSource)
+    True
+    """
 
     def _make_predictor(self, claim: Guarantee) -> Predictor:  # noqa: ARG002
         """Return the predictor; `claim` is its guarantee."""

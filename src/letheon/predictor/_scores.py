@@ -159,6 +159,13 @@ class TreeScores:
         Start of each score.
     exponent, divisor, offset : int, float, float
         The scale of the scores.
+
+    Examples
+    --------
+    >>> from letheon import DaREForestClassifier
+    >>> model = DaREForestClassifier(n_estimators=2, random_state=0).fit([[0.0], [1.0]], [0, 1])
+    >>> [len(tree["values"]) for tree in model.predictor().to_shap()["trees"]]
+    [3, 3]
     """
 
     begins: NDArray[np.int64]

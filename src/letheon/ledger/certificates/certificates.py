@@ -81,6 +81,20 @@ class Certificates:
     ----------
     receipts : Receipts
         Receipts of people whose erasure has a certificate.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon import NearestCentroid
+    >>> from letheon.ledger import Ledger
+    >>> X, y, people = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1], ["anna", "ben", "carl", "dora"]
+    >>> model = NearestCentroid().fit(X, y, ids=people)
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     _ = ledger.models.register(model, X, y, ids=people, name="shop")
+    ...     _ = ledger.requests.submit(["ben"], model="shop", verified=True)
+    ...     _ = ledger.run_once(force=True)
+    ...     [(each.guarantee, each.n_rows) for each in ledger.certificates.list().items]
+    [('exact', 1)]
     """
 
     def __init__(self, core: Core) -> None:
@@ -206,6 +220,19 @@ class Receipts:
     ----------
     core : Core
         The ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon import NearestCentroid
+    >>> from letheon.ledger import Ledger
+    >>> X, y, people = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1], ["anna", "ben", "carl", "dora"]
+    >>> model = NearestCentroid().fit(X, y, ids=people)
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     _ = ledger.models.register(model, X, y, ids=people, name="shop")
+    ...     request = ledger.requests.submit(["ben"], model="shop", verified=True)
+    ...     len(ledger.certificates.receipts.new_code(request.id))
+    101
     """
 
     def __init__(self, core: Core) -> None:
@@ -330,6 +357,20 @@ class Batches:
     ----------
     core : Core
         The ledger.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from letheon import NearestCentroid
+    >>> from letheon.ledger import Ledger
+    >>> X, y, people = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1], ["anna", "ben", "carl", "dora"]
+    >>> model = NearestCentroid().fit(X, y, ids=people)
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
+    ...     _ = ledger.models.register(model, X, y, ids=people, name="shop")
+    ...     _ = ledger.requests.submit(["ben"], model="shop", verified=True)
+    ...     _ = ledger.run_once(force=True)
+    ...     [(batch.state, batch.n_rows) for batch in ledger.batches.list().items]
+    [('purged', 1)]
     """
 
     def __init__(self, core: Core) -> None:

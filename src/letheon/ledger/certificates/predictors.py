@@ -16,7 +16,6 @@ from letheon.ledger.certificates.facts import has_same_libraries
 from letheon.ledger.core import Core
 from letheon.ledger.models.versions import ModelRow, VersionRow, read_model, read_nonce
 
-UPLOADED = {"reason": "uploaded-model"}
 _NONE = {"reason": "no-predictor"}
 _PURPOSE = b"letheon/predictor-nonce/v1"
 

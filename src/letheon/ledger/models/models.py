@@ -94,16 +94,11 @@ class Models:
     Examples
     --------
     >>> import tempfile
-    >>> from letheon import NearestCentroid
-    >>> from letheon.ledger import Ledger
-    >>> X, y, people = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1], ["anna", "ben", "carl", "dora"]
-    >>> model = NearestCentroid().fit(X, y, ids=people)
+    >>> from letheon import Ledger, NearestCentroid
+    >>> model = NearestCentroid().fit([[0.0], [1.0]], [0, 1])
     >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(folder, name="demo") as ledger:
-    ...     _ = ledger.models.register(model, X, y, ids=people, name="shop")
-    ...     _ = ledger.requests.submit(["ben"], model="shop", verified=True)
-    ...     _ = ledger.run_once(force=True)
-    ...     [version.live for version in ledger.models.versions("shop")]
-    [4, 3]
+    ...     ledger.models.register(model, [[0.0], [1.0]], [0, 1], name="shop").n_rows
+    2
     """
 
     def __init__(self, core: Core) -> None:
@@ -139,22 +134,18 @@ class Models:
             It is copied into the ledger; this object is not changed.
         X, y, ids
             The same rows, labels and ids that were passed to `fit`.
-        name : str
-            Name of the model.
-        tenant : str, default="default"
-            Owner of the model. Requests of other tenants do not affect it.
+        name, tenant : str
+            Name of the model, and its owner. Requests of other tenants do not affect it.
         dataset : str, optional
-            Name of the dataset; default: the name of the model.
+            Name of the dataset; by default that of the model.
         test : (X, y) or (X, y, ids), optional
-            Test rows that certificates measure the effectiveness on. Rows of erased people are
-            removed from them too.
+            Test rows for the effectiveness in certificates; erased people leave them too.
         monitor : Monitor, optional
             Monitor of the model: its decisions and proxies become part of the certificates.
         preprocessing : str, optional
             SHA-256 of the preprocessing; certificates quote it.
         releases : {"labels-only", "latest-only", "every-version"}, optional
-            Which outputs of the model are published; default: the outputs that its guarantee
-            covers.
+            Which outputs of the model are published; by default those its guarantee covers.
         row_params : dict, optional
             Further arguments of `fit` with one value per row, such as ``risk``.
         trusted : iterable of class, function or str, optional
@@ -191,10 +182,8 @@ class Models:
 
         Parameters
         ----------
-        files : ModelFiles
-            File written by `letheon.save`, and tables of rows.
-        name, tenant, dataset, releases
-            See `register`.
+        files, name, tenant, dataset, releases
+            File written by `letheon.save` and tables of rows; the rest as in `register`.
         seconds : float, default=3600
             Time limit for reading and training.
         stop : Event, optional

@@ -34,7 +34,7 @@ from letheon.ledger.certificates.facts import (
     method_parameters,
     test_metric,
 )
-from letheon.ledger.certificates.predictors import UPLOADED, describe_predictor
+from letheon.ledger.certificates.predictors import describe_predictor
 from letheon.ledger.core import NONCE_BYTES, fault_point
 from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.models.table_files import memory_limit
@@ -89,6 +89,7 @@ class ComputationResult:
     seconds: float
     facts: dict[str, Any]
     figures: TestFigures | None = None
+    predictor: dict[str, str] | None = None
 
 
 @dataclass
@@ -102,6 +103,7 @@ class _Work:
     reading: Any = None
     policy: str | None = None
     seconds: float = 0.0
+    predictor: dict[str, str] | None = None
 
 
 def compute(inputs: Computation) -> ComputationResult:
@@ -159,6 +161,7 @@ def _run_computation(inputs: Computation) -> ComputationResult:
             _erase_rows(inputs, work, present.to_array(), dict(extra))
     fault_point("compute.forgotten")
     figures = _test_figures(work.model, work.judged)
+    work.predictor = describe_predictor(work.model, inputs.nonce)
     return ComputationResult(
         model=state.encode(work.model),
         rows=work.rows,
@@ -169,6 +172,7 @@ def _run_computation(inputs: Computation) -> ComputationResult:
         if inputs.is_outside
         else _collect_facts(inputs, before, work, figures, len(erased)),
         figures=figures,
+        predictor=work.predictor,
     )
 
 
@@ -192,7 +196,7 @@ def _collect_facts(
         removed=removed,
         since_retrain=0 if inputs.kind == "retrain" else inputs.since_retrain + removed,
         image=inputs.image,
-        predictor=UPLOADED if inputs.is_outside else describe_predictor(work.model, inputs.nonce),
+        predictor=work.predictor,
     )
 
 
@@ -379,6 +383,7 @@ def _compute_in_process(inputs: Computation, _: Any) -> dict[str, Any]:
         "seconds": result.seconds,
         "facts": result.facts,
         "figures": None if result.figures is None else list(result.figures[:2]),
+        "predictor": result.predictor,
     }
 
 
@@ -406,6 +411,7 @@ def _build_result(inputs: Computation, answer: dict[str, Any], elapsed: float) -
         judged=judged,
         seconds=min(max(_require_finite(answer["seconds"]), 1e-9), elapsed),
         facts=dict(answer["facts"]),
+        predictor=dict(answer["predictor"]),
     )
     if not inputs.is_outside:
         return result
@@ -429,6 +435,9 @@ def _recompute_facts(
     ):
         raise ComputationFailed(FORGED)
     work = _Work(after, result.rows, result.judged, seconds=result.seconds)
+    # The digest is not checked here, because a hostile model could attack this process. The audit
+    # checks it.
+    work.predictor = result.predictor
     figures = None
     judged = result.judged
     if sent is not None and judged is not None and judged.test is not None:
