@@ -28,7 +28,7 @@ from letheon.removal import Cache, Change, TrainingRows, opaque_repr
 from letheon.seeds import Purpose
 from letheon.sharded import Assignment, epochs_per_stage, shard_counts, warn_if_crowded
 from letheon.terminal import Note, progress_bar
-from letheon.validation import POSITIVE, Boolean, Interval, OneOf, OrNone, Rules, Whole
+from letheon.validation import POSITIVE, Boolean, Either, Interval, OneOf, OrNone, Rules, Whole
 
 # Shards to train: the first stage, and the parameters before it.
 ShardStarts = dict[int, tuple[int, Tensor]]
@@ -127,6 +127,7 @@ class SISANet(CheckpointedNet):
         "validation_fraction": Interval(0, 1, closed="left"),
         "n_iter_no_change": Whole(1),
         "row_dtype": OneOf(("float32", "int64")),
+        "verbose": Either(Boolean(), Whole(0)),
     }
     _later_parameters: ClassVar[dict[str, Any]] = _OPTIONS
 
