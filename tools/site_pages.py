@@ -89,6 +89,8 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, **_: Any) -> st
     elif page.file.src_uri.startswith((REFERENCE, COPIES)):
         page.meta["search"] = {"boost": 0.5}
     html = link_names(html, find_targets(tuple(list_modules(iter_pages(config.nav)))))
+    # Docstrings mark a block of code by "::", which Markdown shows.
+    html = html.replace("<p>::</p>", "").replace("::</p>", ":</p>")
     return html.replace(_SOURCE, f"{_SOURCE} data-search-exclude")
 
 

@@ -153,6 +153,33 @@ def test_alpha_path_has_the_coefficients_of_single_fits() -> None:
         Ridge(random_state=0).fit(X, y).alpha_path([0.0])
 
 
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("n_rows", [4, 200])
+@pytest.mark.parametrize("kind", ["numbers", "two classes", "three classes"])
+def test_alpha_path_has_the_coefficients_of_sklearn(
+    fit_intercept: bool, n_rows: int, kind: str
+) -> None:
+    """Columns of very different scales: the penalty is on the coefficients in their units."""
+    rng = np.random.default_rng(4)
+    units = np.array([0.01, 1.0, 900.0, 0.2, 5.0, 60.0])
+    X = (rng.normal(size=(n_rows, 6)) + 2) * units
+    Y = rng.normal(size=(n_rows, 2)) if kind == "numbers" else np.arange(n_rows) % 3
+    ours: Any = Ridge
+    theirs: Any = linear_model.Ridge
+    if kind != "numbers":
+        ours, theirs = RidgeClassifier, linear_model.RidgeClassifier
+        Y = Y if kind == "three classes" else Y // 2
+    alphas = np.array([1e-5, 0.1, 30.0, 1e7])
+    fitted = ours(fit_intercept=fit_intercept, random_state=0).fit(X, Y)
+    coefs, intercepts = fitted.alpha_path(alphas)
+    for alpha, coef, intercept in zip(alphas, coefs, intercepts, strict=True):
+        single = theirs(alpha=alpha, fit_intercept=fit_intercept, solver="svd").fit(X, Y)
+        expected = single.coef_ * units
+        limit = 1e-6 if n_rows == 200 else 5e-4  # four rows do not determine six coefficients
+        assert np.abs(coef * units - expected).max() < limit
+        assert np.abs(intercept - single.intercept_).max() < limit
+
+
 def test_the_last_row_of_a_class() -> None:
     X, y = np.arange(8.0)[:, None], np.array(list("aaabbbbc"))
     model = RidgeClassifier(random_state=0).fit(X, y)
@@ -185,6 +212,29 @@ def test_an_outlier_is_clipped_and_counted() -> None:
     model.forget([17])
     assert before in ([0], [1])
     assert model.n_clipped_.tolist() == [0]
+
+
+def test_clipped_values_are_counted_by_the_definition() -> None:
+    """Each outlier is beyond the grid as soon as the larger ones have left."""
+    n = 2**21  # a single value is at most n**(1/2) deviations from the mean
+    largest, large, small, smallest = 0.97 * np.sqrt(n) * 2.0 ** np.array([30, 20, 10, 0])
+    X = np.zeros((n, 3))
+    X[:, 2] = np.where(np.arange(n) % 4 < 2, 1.0, -1.0)
+    X[7, 2] = 1100.0  # it leaves, and the scale stays
+    X[:4, 0] = largest, -large, small, -smallest
+    X[4:7, 1] = small, large, -largest
+    y = np.arange(n) % 2
+    model = GaussianNB(random_state=2).fit(X, y, ids=range(n))
+    for removed in ([0], [7, 8], [5, 6], [1, 2]):
+        model.forget(removed)
+        X[removed] = np.nan
+        grid = model.published_
+        far = np.abs((X - grid.centres) / grid.scales) > (2**30 - 1) / 2**20
+        assert model.n_clipped_.tolist() == far.sum(axis=0).tolist()
+        assert far[:, :2].any(axis=0).all()
+        assert far[7, 2] == (removed == [0])
+    model.learn([[-largest, 0.0, 0.0]], [1], ids=[n])
+    assert model.n_clipped_.tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

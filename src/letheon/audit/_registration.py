@@ -13,7 +13,7 @@ from typing import Any
 from letheon.audit._bundle import AuditedModel, LogFacts
 from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, describe_settings, list_seeds
-from letheon.ledger.keys.keyring import (
+from letheon.ledger.keys.derivation import (
     commit_to_key,
     commit_to_seeds,
     commit_to_settings,

@@ -314,7 +314,8 @@ def _find_newest(conn: Connection, model: ModelRow, last: int) -> VersionRow | N
 def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -> Any:
     """Write the files of one model and return the loaded model."""
     place = folder / "models" / row.tenant / row.name
-    for each in (place.parent.parent, place.parent, place):
+    salt = locate_salt(place)
+    for each in (place.parent.parent, place.parent, place, salt.parent.parent, salt.parent):
         each.mkdir(mode=0o700, exist_ok=True)
     pin = pin_version(core, owner_name(), version.id, _PIN_SECONDS)
     try:
@@ -331,9 +332,7 @@ def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -
     _write_file(place / "rows.blob", [_UNBLINDED, state.encode(rows)])
     _write_file(place / "vault.blob", [_UNBLINDED, state.encode(vault._asdict())])
     _write_file(place / "training.json", [canonical(training)])
-    proof = locate_salt(place)
-    proof.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write_file(proof, [canonical({"salt": core.keys.derive_salt(row.folder).hex()})])
+    _write_file(salt, [canonical({"salt": core.keys.derive_salt(row.folder).hex()})])
     return model
 
 

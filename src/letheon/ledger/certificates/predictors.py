@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from letheon import state
-from letheon.exceptions import CertificateError, SignerRefusedError
+from letheon.exceptions import SignerRefusedError
 from letheon.ledger.certificates.facts import has_same_libraries
-from letheon.ledger.core import Core
-from letheon.ledger.models.versions import ModelRow, VersionRow, read_model, read_nonce
 
 _NONE = {"reason": "no-predictor"}
 _PURPOSE = b"letheon/predictor-nonce/v1"
@@ -30,27 +28,6 @@ def make_predictor_file(model: Any, nonce: bytes) -> bytes:
     """
     blinding = hashlib.sha256(_PURPOSE + nonce).digest()
     return blinding + state.encode(model.predictor())
-
-
-def read_predictor_file(core: Core, model: ModelRow, version: VersionRow) -> bytes:
-    """Return the predictor file of a version.
-
-    Raises
-    ------
-    TypeError
-        The model has no predictor.
-    CertificateError
-        The certificate states another digest, because it was computed with other libraries.
-    """
-    nonce = read_nonce(core, model, version)
-    data = make_predictor_file(read_model(core, model, version), nonce)
-    stated = (version.facts["certificate"] or {}).get("predictor", {}).get("sha256")
-    if stated not in (None, hashlib.sha256(data).hexdigest()):
-        raise CertificateError(
-            "this machine computes other bytes of the predictor than its certificate states; use "
-            "the libraries and the CPU kernel that the certificate names, or retrain the model"
-        )
-    return data
 
 
 def describe_predictor(model: Any, nonce: bytes) -> dict[str, str]:

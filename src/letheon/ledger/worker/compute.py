@@ -103,7 +103,6 @@ class _Work:
     reading: Any = None
     policy: str | None = None
     seconds: float = 0.0
-    predictor: dict[str, str] | None = None
 
 
 def compute(inputs: Computation) -> ComputationResult:
@@ -161,7 +160,8 @@ def _run_computation(inputs: Computation) -> ComputationResult:
             _erase_rows(inputs, work, present.to_array(), dict(extra))
     fault_point("compute.forgotten")
     figures = _test_figures(work.model, work.judged)
-    work.predictor = describe_predictor(work.model, inputs.nonce)
+    predictor = describe_predictor(work.model, inputs.nonce)
+    removed = len(erased)
     return ComputationResult(
         model=state.encode(work.model),
         rows=work.rows,
@@ -170,9 +170,9 @@ def _run_computation(inputs: Computation) -> ComputationResult:
         seconds=work.seconds,
         facts={}
         if inputs.is_outside
-        else _collect_facts(inputs, before, work, figures, len(erased)),
+        else _collect_facts(inputs, before, work, figures, removed) | {"predictor": predictor},
         figures=figures,
-        predictor=work.predictor,
+        predictor=predictor,
     )
 
 
