@@ -247,6 +247,11 @@ def save_adapters(model: Any, folder: str | Path) -> list[Path]:
     -------
     list of Path
         The folders of the shards that have rows.
+
+    Raises
+    ------
+    TypeError
+        The `module` of the model is not a `LoRA`.
     """
     factory = model.module
     if not isinstance(factory, LoRA):
