@@ -7,12 +7,9 @@ model, and when the model's blob is destroyed the digest cannot be computed agai
 """
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 from letheon import state
-from letheon.exceptions import SignerRefusedError
-from letheon.ledger.certificates.facts import has_same_libraries
 
 _NONE = {"reason": "no-predictor"}
 _PURPOSE = b"letheon/predictor-nonce/v1"
@@ -36,18 +33,3 @@ def describe_predictor(model: Any, nonce: bytes) -> dict[str, str]:
         return {"sha256": hashlib.sha256(make_predictor_file(model, nonce)).hexdigest()}
     except Exception:  # noqa: BLE001 (an error of a predictor must not prevent an erasure)
         return dict(_NONE)
-
-
-def reject_false_predictor(model: Any, nonce: bytes, claims: Mapping[str, Any]) -> None:
-    """Raise `SignerRefusedError` if a statement names another predictor than that of the model.
-
-    Other libraries may compute other last bits, so the digests are compared only if the statement
-    names the libraries of this machine.
-    """
-    stated = claims["model"].get("predictor")
-    if stated is None or not has_same_libraries(claims["execution"]):
-        return
-    if stated != describe_predictor(model, nonce):
-        raise SignerRefusedError(
-            "the predictor in the statement differs from that of the published model"
-        )
