@@ -252,6 +252,18 @@ def save_adapters(model: Any, folder: str | Path) -> list[Path]:
     ------
     TypeError
         The `module` of the model is not a `LoRA`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> from letheon.deep import MLP, Backbone, SISANetClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> lora = LoRA(backbone=Backbone(MLP(widths=(8,)), arguments=((4,), 6)), rank=2)
+    >>> model = SISANetClassifier(module=lora, n_shards=2, epochs=1, device="cpu").fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [place.name for place in save_adapters(model, folder)]
+    ['shard-0', 'shard-1']
     """
     factory = model.module
     if not isinstance(factory, LoRA):
