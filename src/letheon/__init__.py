@@ -135,6 +135,7 @@ _MODULES = frozenset(
         "mlflow",
         "monitor",
         "naive",
+        "neighbors",
         "parallel",
         "persist",
         "plot",
