@@ -77,7 +77,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Point links to files of the repository at their copies, and link the notebook of a page."""
     name = page.file.src_uri.removesuffix(".md")
     if name in TUTORIALS:
-        title, _, rest = markdown.partition("\n")
+        title, rest = markdown.split("\n", 1)
         markdown = f"{title}\n\n[Download as notebook](notebooks/{name}.ipynb)\n{rest}"
     return rewrite_links(markdown, page.file.src_uri)
 

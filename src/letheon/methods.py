@@ -91,7 +91,7 @@ METHODS: tuple[Method, ...] = (
     ),
     Method("nearest-centroid", "letheon.centroid", "NearestCentroid", "exact"),
     Method("deepobliviate", "letheon.deep", "DeepObliviateClassifier", "empirical"),
-    Method("sisa-net", "letheon.deep", "SISANetClassifier", "exact"),
+    Method("sisa-net", "letheon.deep", "SISANetClassifier SISANetRegressor", "exact"),
     Method("fisher-net", "letheon.deep", "FisherNetClassifier", "empirical"),
     Method("deltagrad-net", "letheon.deep", "DeltaGradNetClassifier", "empirical"),
     Method(
@@ -152,6 +152,14 @@ METHODS: tuple[Method, ...] = (
         "text-counts",
         "letheon.preprocessing",
         "CountVectorizer TfidfVectorizer",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
+    Method(
+        "vector-index",
+        "letheon.neighbors",
+        "VectorIndex KNeighborsClassifier KNeighborsRegressor",
         "exact",
         is_candidate=False,
         is_exported=False,

@@ -450,8 +450,9 @@ class NamedStepsMixin:
         steps = params[self._steps_name]
         if not deep or not isinstance(steps, list | tuple):
             return params
-        pairs = [entry[:2] for entry in steps if isinstance(entry, list | tuple) and entry[1:]]
-        params.update(dict(pairs))
+        entries = [entry for entry in steps if isinstance(entry, list | tuple) and entry[1:]]
+        pairs = [(entry[0], entry[1]) for entry in entries]
+        params.update(pairs)
         for name, step in pairs:
             if hasattr(step, "get_params"):
                 params.update(
