@@ -31,15 +31,7 @@ from letheon.exceptions import CorruptFileError, KeyFileError
 from letheon.ledger.core import destroy_file, lock_file
 from letheon.ledger.keys.signing import Signer, new_seed, sign_statement
 from letheon.state import sync_directory, write_atomically
-from letheon.verifier import (
-    REVOCATION,
-    ROTATION,
-    STATEMENT_TYPE,
-    Trust,
-    canonical,
-    from_hex,
-    keyid_of,
-)
+from letheon.verifier import REVOCATION, ROTATION, STATEMENT_TYPE, Trust, from_hex, keyid_of
 
 KEY_BYTES = 32
 CHUNK = 64 << 20
@@ -151,17 +143,6 @@ def derive_training_seed(secret: bytes, beacon: bytes) -> int:
 def commit_to_key(secret: bytes) -> str:
     """Return the commitment to a key: ``SHA-256("letheon/key-commitment/v1" || key)``."""
     return hashlib.sha256(b"letheon/key-commitment/v1" + secret).hexdigest()
-
-
-def commit_to_seeds(salt: bytes, seeds: list[str]) -> str:
-    """Return the commitment to the seeds of a caller; a short seed is hidden by the salt."""
-    return commit_to_key(salt + canonical(seeds))
-
-
-def commit_to_settings(salt: bytes, settings: dict[str, Any]) -> str:
-    """Return ``SHA-256("letheon/settings-commitment/v1" || salt || settings)``."""
-    content = b"letheon/settings-commitment/v1" + salt + canonical(settings)
-    return hashlib.sha256(content).hexdigest()
 
 
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{16})\n")
