@@ -24,6 +24,7 @@ MAKERS = docstrings.find_makers(HOMES)
 # What has no example of a few lines, and why.
 NO_EXAMPLE = {
     "letheon.exceptions.CertificateError": "needs damaged files",
+    "letheon.exceptions.CheckpointWarning": "needs a damaged checkpoint",
     "letheon.exceptions.LedgerBusyError": "needs a second process",
     "letheon.exceptions.LedgerUnwritableError": "needs a full disk",
     "letheon.exceptions.OldDatabaseError": "needs a database restored from a backup",
@@ -43,8 +44,8 @@ def test_the_docstring_of_a_public_name_is_complete(value: Any) -> None:
     assert has_example != (HOMES[value] in NO_EXAMPLE), "no example, and no place that has one"
 
 
-class Point(NamedTuple):
-    """A point."""
+class RowPlace(NamedTuple):
+    """A place."""
 
     x: int
 
@@ -98,15 +99,15 @@ def without_raises() -> None:
     raise ValueError("always")
 
 
-def make_point() -> Point:
-    """Return a point.
+def make_place() -> RowPlace:
+    """Return a place.
 
     Examples
     --------
-    >>> make_point()
-    Point(x=1)
+    >>> make_place()
+    RowPlace(x=1)
     """
-    return Point(1)
+    return RowPlace(1)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def make_point() -> Point:
         (without_parameter, ["parameter y"]),
         (without_returns, ["returns"]),
         (without_raises, ["raises ValueError"]),
-        (Point, ["parameter x"]),
+        (RowPlace, ["parameter x"]),
     ],
 )
 def test_gaps_are_found(function: Callable[..., Any], gaps: list[str]) -> None:
@@ -124,11 +125,11 @@ def test_gaps_are_found(function: Callable[..., Any], gaps: list[str]) -> None:
 
 
 def test_a_record_points_to_the_example_of_its_maker() -> None:
-    makers = docstrings.find_makers({make_point: "letheon.shapes.make_point"})
-    line = "Returned by [`make_point`][letheon.shapes.make_point]."
-    assert docstrings.point_to_example(Point, makers) == line
-    assert docstrings.point_to_example(Point, {}) == ""
-    assert not docstrings.has_example(Point)
+    makers = docstrings.find_makers({make_place: "letheon.shapes.make_place"})
+    line = "Returned by [`make_place`][letheon.shapes.make_place]."
+    assert docstrings.point_to_example(RowPlace, makers) == line
+    assert docstrings.point_to_example(RowPlace, {}) == ""
+    assert not docstrings.has_example(RowPlace)
     assert docstrings.has_example(complete)
 
 

@@ -129,7 +129,7 @@ def test_other_values_are_refused(kind: str, verbose: Any) -> None:
 
 def test_a_failed_fit_ends_the_thread_of_its_bar() -> None:
     before = threading.active_count()
-    with pytest.raises(ZeroDivisionError), terminal.polled_bar("x", 3, lambda: 1):
+    with pytest.raises(ZeroDivisionError), terminal.poll_bar("x", 3, lambda: 1):
         raise ZeroDivisionError
     assert threading.active_count() <= before
 

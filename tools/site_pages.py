@@ -77,7 +77,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Point links to files of the repository at their copies, and link the notebook of a page."""
     name = page.file.src_uri.removesuffix(".md")
     if name in TUTORIALS:
-        title, _, rest = markdown.partition("\n")
+        title, rest = markdown.split("\n", 1)
         markdown = f"{title}\n\n[Download as notebook](notebooks/{name}.ipynb)\n{rest}"
     return rewrite_links(markdown, page.file.src_uri)
 
@@ -89,6 +89,8 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, **_: Any) -> st
     elif page.file.src_uri.startswith((REFERENCE, COPIES)):
         page.meta["search"] = {"boost": 0.5}
     html = link_names(html, find_targets(tuple(list_modules(iter_pages(config.nav)))))
+    # Docstrings mark a block of code by "::", which Markdown shows.
+    html = html.replace("<p>::</p>", "").replace("::</p>", ":</p>")
     return html.replace(_SOURCE, f"{_SOURCE} data-search-exclude")
 
 

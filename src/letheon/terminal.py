@@ -28,7 +28,7 @@ __all__ = [
     "html_table",
     "make_table",
     "note_nothing",
-    "polled_bar",
+    "poll_bar",
     "print_table",
     "progress_bar",
     "size_text",
@@ -212,7 +212,7 @@ def progress_bar(title: str, total: int, *, is_shown: bool = True) -> Iterator[N
 
 
 @contextmanager
-def polled_bar(
+def poll_bar(
     title: str, total: int, count: Callable[[], int], *, is_shown: bool = True
 ) -> Iterator[None]:
     """Show a progress bar while the block runs; a thread reads `count()` several times a second."""

@@ -4,23 +4,23 @@ Run it as ``python verifier.py BUNDLE --key PUBLIC_KEY``; it needs Python and `c
 no other part of letheon. The file is ordered as an auditor reads it: bytes, envelopes and keys,
 then the levels. A failed check raises `VerificationError` with the place and the reason.
 
-====== ======================================= ===========================================
-level  shows                                   does not show
-====== ======================================= ===========================================
-V0     no certificate was edited, swapped or   that the work was done; that no certificate
-       dropped from the middle; every file is  is missing at the end (V1 with events does)
-       in the signed index of the bundle
-V1     one append-only log, no roll-back       private copies; a fork shown to others only,
-       behind a checkpoint you have seen       unless witnesses are pinned
-V2     exactly the stated number of slots of   what the rows were, and that the model
-       the data set became empty, no other     was trained on them (re-derivation does)
-V3     the ledger signed for each purge and    stores that are not listed; the scan itself
-       for a scan without a hit                is done by `letheon audit residue`
-W1     the rows of a person's receipt were     whose rows they are, without row and salt;
-       in the data set and were removed        what the model learned from them
-W2     a predictor file is that of the newest  that the certified model is right (the audit
-       certified version of its model          does), and that this file is the one in use
-====== ======================================= ===========================================
+    ====== ======================================= ===========================================
+    level  shows                                   does not show
+    ====== ======================================= ===========================================
+    V0     no certificate was edited, swapped or   that the work was done; that no certificate
+           dropped from the middle; every file is  is missing at the end (V1 with events does)
+           in the signed index of the bundle
+    V1     one append-only log, no roll-back       private copies; a fork shown to others only,
+           behind a checkpoint you have seen       unless witnesses are pinned
+    V2     exactly the stated number of slots of   what the rows were, and that the model
+           the data set became empty, no other     was trained on them (re-derivation does)
+    V3     the ledger signed for each purge and    stores that are not listed; the scan itself
+           for a scan without a hit                is done by `letheon audit residue`
+    W1     the rows of a person's receipt were     whose rows they are, without row and salt;
+           in the data set and were removed        what the model learned from them
+    W2     a predictor file is that of the newest  that the certified model is right (the audit
+           certified version of its model          does), and that this file is the one in use
+    ====== ======================================= ===========================================
 
 The verdict of a bundle is `passed`, `failed` or `incomplete`. A bundle passes only if no level was
 skipped that its tier promises: V0, V1 and V3 for the public tier, V0 to V3 for the auditor's.

@@ -19,7 +19,6 @@ POINTS = (
     "compute.forgotten",
     "blob.half-written",
     "blob.before-sync",
-    "blob.before-rename",
     "blob.after-rename",
     "compute.key-written",
     "compute.written",

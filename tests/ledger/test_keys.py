@@ -14,7 +14,8 @@ import pytest
 
 from letheon.exceptions import CorruptFileError, KeyFileError
 from letheon.ledger import core
-from letheon.ledger.keys.keyring import KINDS, KeyRing, commit_to_key, derive_training_seed
+from letheon.ledger.keys.derivation import commit_to_key, derive_training_seed
+from letheon.ledger.keys.keyring import KINDS, KeyRing
 from letheon.verifier import Trust, VerificationError
 from tests.ledger.key_kills import ACTIONS, LEDGER
 

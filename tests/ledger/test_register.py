@@ -19,7 +19,7 @@ from letheon.exceptions import (
     UnknownModelError,
 )
 from letheon.ledger import Ledger
-from letheon.ledger.keys.keyring import derive_training_seed
+from letheon.ledger.keys.derivation import derive_training_seed
 from letheon.verifier import note_digest
 from tests.ledger.databases import NOON, SettableClock
 from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person

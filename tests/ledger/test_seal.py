@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from letheon.exceptions import CorruptFileError
 from letheon.ledger.keys import keyring
-from letheon.ledger.keys.keyring import (
-    Cipher,
+from letheon.ledger.keys.derivation import (
     commit_to_key,
     compute_tag,
     derive_key,
     derive_training_seed,
 )
+from letheon.ledger.keys.keyring import Cipher
 
 KEY = bytes(range(32))
 HEAD = 48

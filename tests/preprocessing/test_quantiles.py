@@ -1,4 +1,4 @@
-"""Keyed quantiles beside plain loops: ranks, cells, counts below, and samples after every change."""
+"""Keyed quantiles compared with plain loops: ranks, cells, counts, samples after every change."""
 
 from fractions import Fraction
 from typing import Any
@@ -107,7 +107,9 @@ def test_every_change_ends_in_a_fresh_count(n_sampled: int) -> None:
                 n_kept += 1
                 sums.apply(change)
                 assert same_state(sums, fresh)
-                for mine, theirs in zip(sums.compute(FRACTIONS), fresh.compute(FRACTIONS), strict=True):
+                for mine, theirs in zip(
+                    sums.compute(FRACTIONS), fresh.compute(FRACTIONS), strict=True
+                ):
                     np.testing.assert_array_equal(mine, theirs)
                 check_against_loops(sums)
     assert n_kept > 100

@@ -42,7 +42,7 @@ PLACES = (
     "intent.before-commit",
     "intent.after-commit",
     "compute.forgotten",
-    "blob.before-rename",
+    "blob.before-sync",
     "compute.written",
     "publish.before-commit",
     "publish.after-commit",

@@ -328,7 +328,7 @@ def test_pages_together_are_the_whole_list(desk_jobs: Jobs, clock: SettableClock
 
 
 def test_a_cursor_that_is_none_is_refused(desk_jobs: Jobs) -> None:
-    with pytest.raises(ValueError, match="not a valid cursor"):
+    with pytest.raises(ValueError, match="not the id of an entry of this list"):
         desk_jobs.list_page(after="zebra")
 
 

@@ -144,23 +144,24 @@ def test_tolerances_stand_beside_the_proxies(watched: Desk) -> None:
 def test_history_is_oldest_first_and_agrees_with_the_certificates(watched: Desk) -> None:
     client = watched.client("auditor")
     history = client.get("/api/v1/models/watched/history").json()
-    assert [point["version"] for point in history["items"]] == [0, 1, 2]
+    assert [point["number"] for point in history["items"]] == [0, 1, 2]
     assert history["items"][0]["measures"] is None
     for point in history["items"][1:]:
         said = client.get(f"/api/v1/certificates/{point['certificate']}").json()
         # Operators see times and what was spent; certificates of certified removals have neither.
         assert said["measures"].pop("efficiency")["basis"] == "not-measured"
         assert {name: point["measures"][name] for name in said["measures"]} == said["measures"]
-        assert point["spent"] is not None
-        assert (said["budget"]["spent"], said["budget"]["budget"]) == (None, point["budget"])
+        assert point["budget"]["spent"] is not None
+        assert said["budget"]["spent"] is None
+        assert said["budget"]["budget"] == point["budget"]["budget"]
 
 
 def test_older_parts_of_a_long_history_follow(watched: Desk) -> None:
     client = watched.client("auditor")
     newest = client.get("/api/v1/models/watched/history?limit=1").json()
     older = client.get(f"/api/v1/models/watched/history?after={newest['next']}").json()
-    assert [point["version"] for point in newest["items"]] == [2]
-    assert [point["version"] for point in older["items"]] == [0, 1]
+    assert [point["number"] for point in newest["items"]] == [2]
+    assert [point["number"] for point in older["items"]] == [0, 1]
     assert older["next"] is None
 
 
@@ -192,7 +193,7 @@ def test_after_a_retrain_nothing_is_spent_and_the_budget_is_still_known(desk: De
 def test_a_model_without_a_monitor_has_no_tolerances(shared_desk: Desk) -> None:
     history = shared_desk.client("approver").get("/api/v1/models/forest/history").json()
     assert (history["is_watched"], history["tolerances"], history["limits"]) == (False, [], [])
-    assert [point["version"] for point in history["items"]] == [0]
+    assert [point["number"] for point in history["items"]] == [0]
 
 
 def test_what_another_thread_forgets_is_read_again(

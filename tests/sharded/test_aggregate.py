@@ -11,7 +11,7 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
 from letheon import SISAClassifier, SISARegressor
-from letheon.sharded._predictor import mean_probabilities, vote_shares
+from letheon.sharded._predictor import combine_shares
 from letheon.sharded._shards import ConstantModel
 from tests.sharded.people import make_people
 
@@ -36,12 +36,13 @@ X = np.zeros((2, 1))
 
 def test_a_class_that_a_shard_never_saw_gets_no_probability_from_it() -> None:
     models = [Says(ash=0.5, elm=0.5), Says(elm=0.2, oak=0.8), ConstantModel("oak")]
-    assert mean_probabilities(models, CLASSES, X)[0] == pytest.approx([1 / 6, 0.7 / 3, 1.8 / 3])
+    shares = combine_shares(models, "mean", CLASSES, X)
+    assert shares[0] == pytest.approx([1 / 6, 0.7 / 3, 1.8 / 3])
 
 
 def test_votes_count_labels_only() -> None:
     models = [Says(ash=0.51, elm=0.49), Says(ash=0.1, elm=0.9), ConstantModel("elm")]
-    assert vote_shares(models, CLASSES, X)[1] == pytest.approx([1 / 3, 2 / 3, 0])
+    assert combine_shares(models, "vote", CLASSES, X)[1] == pytest.approx([1 / 3, 2 / 3, 0])
 
 
 def test_a_tie_is_won_by_the_lowest_class() -> None:

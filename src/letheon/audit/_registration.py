@@ -13,8 +13,12 @@ from typing import Any
 from letheon.audit._bundle import AuditedModel, LogFacts
 from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, describe_settings, list_seeds
-from letheon.ledger.keys.keyring import commit_to_key, derive_training_seed
-from letheon.ledger.models.commitment import commit_to_seeds, commit_to_settings
+from letheon.ledger.keys.derivation import (
+    commit_to_key,
+    commit_to_seeds,
+    commit_to_settings,
+    derive_training_seed,
+)
 from letheon.verifier import SignedStatement
 
 _DERIVED = "hkdf-sha256-epoch-v1"

@@ -33,6 +33,7 @@ from letheon.bench import _grid
 from letheon.bench._grid import BenchmarkCell, BenchmarkOptions, CellContext, Family
 from letheon.datasets import Requests, load
 from letheon.parallel import one_thread
+from letheon.state import write_atomically
 
 _VARIANTS = {"mnist": "3-vs-8", "covtype": "binary"}
 _SHIPPED = ("breast-cancer", "digits")
@@ -522,11 +523,8 @@ def run(
             done[cell] = record
     missing = [cell for cell in cells if cell not in done]
     for cell, record in _run_cells(missing, options, jobs, runner):
-        file = home / f"{cell.name}.json"
-        # Written to a temporary file first, so that a killed process leaves a complete file.
-        partial = file.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(json.dumps(record, indent=1, default=_to_plain) + "\n", "utf-8")
-        partial.replace(file)
+        text = json.dumps(record, indent=1, default=_to_plain) + "\n"
+        write_atomically(home / f"{cell.name}.json", [text.encode()])
         done[cell] = record
         if progress is not None:
             progress(len(done), len(cells), record)

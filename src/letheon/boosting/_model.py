@@ -28,7 +28,7 @@ from letheon.forest import (
 from letheon.guarantee import Guarantee
 from letheon.predictor import Answers, ScorePredictor, TreeInputs, TreeScores
 from letheon.seeds import Purpose, keyed_hash_ints
-from letheon.terminal import polled_bar
+from letheon.terminal import poll_bar
 
 # Units of the core: rates are in 1024ths, the regularization in 2^-15.
 _RATE_UNIT = 1024
@@ -209,7 +209,7 @@ class BoostingModel(StoredRows):
         core = _core.Boosting(settings.core_spec())
         arguments = _core_rows(settings, batch, target, table)
         # Every round counts when its trees are grown and when their leaves have values.
-        with polled_bar("rounds", 2 * settings.n_rounds, lambda: core.n_done, is_shown=is_shown):
+        with poll_bar("rounds", 2 * settings.n_rounds, lambda: core.n_done, is_shown=is_shown):
             core.fit(**arguments, n_threads=n_threads)
         categories = CategoryTable(columns)
         categories.add_rows(EncodedRows(batch.X, batch.names))

@@ -5,10 +5,10 @@ import json
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -193,9 +193,9 @@ def _run_due_steps(
 
     failed = False
     try:
-        generator = cast("Generator[Step, None, None]", ledger.steps(apart=True, stop=stop))
+        due = ledger.steps(apart=True, stop=stop)
         # Closing the generator between two steps releases the lease.
-        with contextlib.closing(generator) as steps, contextlib.suppress(StoppedError):
+        with contextlib.closing(due) as steps, contextlib.suppress(StoppedError):
             for step in steps:
                 _print_step(step, as_json)
                 failed = failed or step.what == "failed"

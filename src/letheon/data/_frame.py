@@ -39,6 +39,15 @@ _OBJECTS = "array"
 _TEXT_KINDS = ("str", "string", "String", "Categorical", "Enum")
 
 
+class Column(NamedTuple):
+    """A column of a frame; its place is among the numbers or among the codes."""
+
+    name: str
+    kind: str
+    is_number: bool
+    place: int
+
+
 class ColumnSelection(NamedTuple):
     """Some columns of a frame: their schema, and where they are among numbers and codes.
 
@@ -93,10 +102,9 @@ class FrameSchema:
         return tuple(places)
 
     @cached_property
-    def coded_columns(self) -> tuple[tuple[str, str], ...]:
-        """Name and kind of each column of codes."""
-        columns = zip(self.names, self.kinds, self.is_number, strict=True)
-        return tuple((name, kind) for name, kind, is_number in columns if not is_number)
+    def columns(self) -> tuple[Column, ...]:
+        """All columns, each with its name, kind and place."""
+        return tuple(map(Column, self.names, self.kinds, self.is_number, self.places))
 
     @cached_property
     def _selections(self) -> dict[tuple[int, ...], ColumnSelection]:
@@ -105,16 +113,16 @@ class FrameSchema:
     def select(self, columns: tuple[int, ...]) -> ColumnSelection:
         """Return the schema and places of some columns. The result is cached."""
         if columns not in self._selections:
+            chosen = [self.columns[j] for j in columns]
             schema = FrameSchema(
                 self.backend,
-                tuple(self.names[j] for j in columns),
-                tuple(self.kinds[j] for j in columns),
-                tuple(self.is_number[j] for j in columns),
+                tuple(column.name for column in chosen),
+                tuple(column.kind for column in chosen),
+                tuple(column.is_number for column in chosen),
             )
-            numbers = [self.places[j] for j in columns if self.is_number[j]]
-            codes = [self.places[j] for j in columns if not self.is_number[j]]
-            selection = ColumnSelection(schema, _as_slice(numbers), _as_slice(codes))
-            self._selections[columns] = selection
+            numbers = _as_slice([column.place for column in chosen if column.is_number])
+            codes = _as_slice([column.place for column in chosen if not column.is_number])
+            self._selections[columns] = ColumnSelection(schema, numbers, codes)
         return self._selections[columns]
 
 
@@ -180,6 +188,10 @@ class Frame:
             values = tuple(self.values[j] for j in codes.tolist())
         return Frame(schema, self.numbers[:, numbers], self.codes[:, codes], values)
 
+    def list_values(self, column: int) -> list[Any]:
+        """Return the dictionary of a column, without the values that were wiped."""
+        return [value for value in self.values[column] if value is not None]
+
     def column_values(self, column: int) -> list[Any]:
         """Return the values of the column at this place among the codes; None is missing."""
         values = [*self.values[column], None]
@@ -224,10 +236,10 @@ class Frame:
         _refuse_other_values(self, other)
         values: list[list[Any]] = []
         parts = []
-        for j, (name, kind) in enumerate(self.schema.coded_columns):
-            known, new = (
-                [value for value in frame.values[j] if value is not None] for frame in (self, other)
-            )
+        for name, kind, is_number, j in self.schema.columns:
+            if is_number:
+                continue
+            known, new = self.list_values(j), other.list_values(j)
             is_ordered = kind in ("ordered", "Enum")
             own = merge_categories(name, known, new, orders if is_ordered else None)
             joint = {value: code for code, value in enumerate(own)}
@@ -251,11 +263,9 @@ class Frame:
         if (theirs.names, theirs.is_number) != (self.schema.names, self.schema.is_number):
             return self
         codes, values = self.codes.copy(), list(self.values)
-        for place, kind, is_number in zip(
-            theirs.places, theirs.kinds, theirs.is_number, strict=True
-        ):
+        for _, kind, is_number, place in theirs.columns:
             if not is_number and kind in ("ordered", "Enum"):
-                known = [value for value in other.values[place] if value is not None]
+                known = other.list_values(place)
                 order = {value: code for code, value in enumerate(known)}
                 codes[:, place], values[place] = self.map_codes(place, order, -1), known
         return Frame(theirs, self.numbers, codes, tuple(values))
@@ -297,15 +307,13 @@ class Frame:
 
         With `all_categories`, dtypes also have the categories of other rows of the table.
         """
-        schema, columns = self.schema, []
-        for place, kind, is_number in zip(
-            schema.places, schema.kinds, schema.is_number, strict=True
-        ):
-            columns.append(
-                _native_numbers(schema.backend, self.numbers[:, place], kind)
-                if is_number
-                else self.column_values(place)
-            )
+        schema = self.schema
+        columns = [
+            _native_numbers(schema.backend, self.numbers[:, place], kind)
+            if is_number
+            else self.column_values(place)
+            for _, kind, is_number, place in schema.columns
+        ]
         if schema.backend == _OBJECTS:
             table = np.empty(self.shape, object)
             for j, column in enumerate(columns):
@@ -328,9 +336,7 @@ def _describe_difference(first: FrameSchema, second: FrameSchema) -> tuple[str, 
 def _fit_numbers(schema: FrameSchema, numbers: Floats) -> Floats:
     """Return new numbers as the columns of a schema store them."""
     fitted = numbers.copy()
-    for place, kind, name, is_number in zip(
-        schema.places, schema.kinds, schema.names, schema.is_number, strict=True
-    ):
+    for name, kind, is_number, place in schema.columns:
         if not is_number or kind.lower() == "float64":
             continue
         column, dtype = numbers[:, place], np.dtype(kind.lower().replace("boolean", "bool"))
@@ -350,10 +356,7 @@ def _fit_numbers(schema: FrameSchema, numbers: Floats) -> Floats:
 
 def _refuse_other_values(frame: Frame, new: Frame) -> None:
     """Raise for new values that a column cannot contain, or that a fit would not mix."""
-    schema = frame.schema
-    for place, kind, name, is_number in zip(
-        schema.places, schema.kinds, schema.names, schema.is_number, strict=True
-    ):
+    for name, kind, is_number, place in frame.schema.columns:
         if is_number:
             continue
         known = {*map(type, frame.values[place]), *map(type, new.values[place])}
@@ -384,11 +387,8 @@ def _build_frame(schema: FrameSchema, columns: list[Any], frame: Frame) -> Any:
     if backend == "pandas":
         return nw.from_native(_pandas_frame(schema, columns, frame), eager_only=True)
     series = {}
-    for name, kind, place, column in zip(
-        schema.names, schema.kinds, schema.places, columns, strict=True
-    ):
-        known = [v for v in frame.values[place] if v is not None] if kind == "Enum" else []
-        dtype = nw.Enum(known) if kind == "Enum" else getattr(nw, kind)
+    for (name, kind, _, place), column in zip(schema.columns, columns, strict=True):
+        dtype = nw.Enum(frame.list_values(place)) if kind == "Enum" else getattr(nw, kind)
         is_text = kind in ("Enum", "String", "Categorical")
         first = nw.String if is_text else nw.Float64
         series[name] = nw.new_series(name, column, first, backend=backend).cast(dtype)
@@ -399,12 +399,12 @@ def _pandas_frame(schema: FrameSchema, columns: list[Any], frame: Frame) -> Any:
     import pandas as pd
 
     series = {}
-    for j, kind in enumerate(schema.kinds):
+    for j, (_, kind, is_number, place) in enumerate(schema.columns):
         if kind == "ordered":
-            known = [v for v in frame.values[schema.places[j]] if v is not None]
+            known = frame.list_values(place)
             series[j] = pd.Series(pd.Categorical(columns[j], known, ordered=True))
         else:
-            series[j] = pd.Series(columns[j], dtype=None if schema.is_number[j] else kind)
+            series[j] = pd.Series(columns[j], dtype=None if is_number else kind)
     native = pd.DataFrame(series, index=range(len(frame)))
     native.columns = list(schema.names)
     return native
@@ -555,9 +555,7 @@ def numbers_of(X: Table) -> Floats:
         return X.numbers
     parts = [
         X.numbers[:, place] if is_number else _parse_numbers(X, place, name)
-        for place, is_number, name in zip(
-            X.schema.places, X.schema.is_number, X.schema.names, strict=True
-        )
+        for name, _, is_number, place in X.schema.columns
     ]
     return np.stack(parts, axis=1)
 

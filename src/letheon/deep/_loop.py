@@ -11,9 +11,8 @@ into batches. The slot of a forgotten row stays empty, so all other rows stay in
     order(slots) = argsort mix64(mix64(keyed_hash(seed, "net-order", phase, epoch), lane), slot)
 
 The hashes are 64-bit integers, so the order is the same on every device.
-In a step in which a lane is inactive, its parameters, momentum and step count must not change.
-Therefore the named optimizers are implemented here. They update the whole tensor with a mask of the
-active lanes. A custom optimizer gets the parameters of every lane as separate tensors.
+The parameters, momentum and step count of an inactive lane must not change, so the named optimizers
+are implemented here, with a mask of the active lanes. A custom one gets each lane separately.
 """
 
 import inspect

@@ -36,7 +36,7 @@ from letheon.forest._threads import threads_for
 from letheon.forest._weights import ClassBalance
 from letheon.parallel import run_tasks
 from letheon.seeds import Purpose
-from letheon.terminal import polled_bar, progress_bar
+from letheon.terminal import poll_bar, progress_bar
 
 
 @dataclass(frozen=True)
@@ -491,7 +491,7 @@ def grow_forest(
     n_threads = threads_for(n_jobs)
     if workers == 1:
         arguments = core_arguments(settings.owner_seed, batch, target, table)
-        with polled_bar("trees", settings.n_trees, lambda: core.n_done, is_shown=is_shown):
+        with poll_bar("trees", settings.n_trees, lambda: core.n_done, is_shown=is_shown):
             core.fit(**arguments, n_threads=n_threads)
     else:
         if not sp.issparse(batch.X):

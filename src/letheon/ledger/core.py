@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from letheon.exceptions import CorruptFileError, KeyFileError, LedgerMissingError
-from letheon.state import sync_directory
+from letheon.state import sync_directory, write_atomically
 
 if TYPE_CHECKING:
     from letheon.ledger.db.database import Database
@@ -46,14 +46,24 @@ def fault_point(name: str) -> None:
 
 
 @contextlib.contextmanager
-def lock_file(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file until the context ends; create the file if it is missing."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+def lock_file(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Lock a file until the context ends; create it if missing, also if its last holder deleted it.
+
+    Yield True if the file is locked; False if `wait` is False and another process holds the lock.
+    """
+    how, is_locked = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB, False
+    with contextlib.ExitStack() as stack:
+        while not is_locked:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, how)
+                is_locked = os.path.samestat(os.fstat(descriptor), path.stat())
+            except BlockingIOError:
+                break
+            except FileNotFoundError:
+                continue
+        yield is_locked
 
 
 class BlobCipher(Protocol):
@@ -91,16 +101,7 @@ class BlobStore:
         """
         blob = (nonce or secrets.token_bytes(NONCE_BYTES)) + content
         address = hashlib.sha256(blob).hexdigest()
-        partial = self.folder / f".{secrets.token_hex(8)}{_PARTIAL}"
-        try:
-            _write_synced(partial, cipher.encrypt(blob))
-            fault_point("blob.before-rename")
-            partial.replace(self.path_of(address))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise
-        sync_directory(self.folder)
+        write_atomically(self.path_of(address), _iterate_halves(cipher.encrypt(blob)))
         fault_point("blob.after-rename")
         return address
 
@@ -168,22 +169,13 @@ class BlobStore:
         return self.folder.iterdir() if self.folder.is_dir() else iter(())
 
 
-def _write_synced(path: Path, encrypted: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        data = memoryview(encrypted)
-        _write_all(descriptor, data[: len(data) // 2])
-        fault_point("blob.half-written")
-        _write_all(descriptor, data[len(data) // 2 :])
-        fault_point("blob.before-sync")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_all(descriptor: int, rest: memoryview) -> None:
-    while len(rest) > 0:
-        rest = rest[os.write(descriptor, rest[:_CHUNK]) :]
+def _iterate_halves(encrypted: bytes) -> Iterator[memoryview]:
+    """Yield both halves of a file; a process may be killed after each of them."""
+    data = memoryview(encrypted)
+    yield data[: len(data) // 2]
+    fault_point("blob.half-written")
+    yield data[len(data) // 2 :]
+    fault_point("blob.before-sync")
 
 
 def destroy_file(path: Path) -> None:

@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,17 +129,22 @@ def _update(core: Core, lease: Lease, **values: Any) -> bool:
         return conn.execute(mine.values(values)).rowcount == 1
 
 
-@contextlib.contextmanager
-def keep_renewed(core: Core, lease: Lease) -> Iterator[None]:
+def keep_renewed(core: Core, lease: Lease) -> contextlib.AbstractContextManager[None]:
     """Renew a lease in the background until the context ends."""
-    done = threading.Event()
     pause = max(core.settings.policy.lease_seconds / 3, 1)
+    return renew_in_background(lambda: renew_lease(core, lease), pause)
+
+
+@contextlib.contextmanager
+def renew_in_background(renew: Callable[[], None], pause: float) -> Iterator[None]:
+    """Call `renew` every `pause` seconds in a thread until the context ends."""
+    done = threading.Event()
 
     def renew_until_done() -> None:
         while not done.wait(pause):
-            # After a failure the fence check decides; the computation continues until then.
+            # After a failure the check at the end decides; the computation continues until then.
             with contextlib.suppress(Exception):
-                renew_lease(core, lease)
+                renew()
 
     thread = threading.Thread(target=renew_until_done, name="letheon-lease", daemon=True)
     thread.start()

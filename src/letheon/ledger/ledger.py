@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Literal, Self
 
@@ -306,7 +306,7 @@ class Ledger:
         tenant: str = "default",
         apart: bool = False,
         stop: threading.Event | None = None,
-    ) -> Iterator[Step]:
+    ) -> Generator[Step, None, None]:
         """Do the same work as `run_once`, but yield each step as soon as it is done.
 
         If the caller stops between two steps, the next worker does the rest. When `stop` is set, a
@@ -400,7 +400,7 @@ class Ledger:
         return f"Ledger({self.name!r}, folder={os.fspath(self.folder)!r})"
 
 
-def _log_steps(steps: Iterator[Step]) -> Iterator[Step]:
+def _log_steps(steps: Iterator[Step]) -> Generator[Step, None, None]:
     """Yield and log steps, without their details."""
     for step in steps:
         _logger.info("%s %s", step.what, step.model or "(whole ledger)")

@@ -73,7 +73,7 @@ def _list_fields(kind: Any) -> tuple[tuple[str, bool], ...]:
     return tuple((entry.name, entry.name.endswith("_at")) for entry in fields(kind))
 
 
-def record_from(kind: Callable[..., T], row: Mapping[Any, Any], **derived: Any) -> T:
+def record_from(kind: Callable[..., T], row: Mapping[Any, Any], /, **derived: Any) -> T:
     """Build a record of type `kind` from the database columns with the names of its fields.
 
     Stored times become datetimes. Values in `derived` replace columns and are used unchanged.

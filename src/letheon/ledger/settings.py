@@ -125,7 +125,7 @@ class Settings:
                 "changed"
             )
         with _add_line_number(path, text):
-            _require_known(Settings, values)
+            require_known(Settings, values)
             if "name" not in values:
                 raise ValueError('name is missing; add a line such as: name = "prod-eu-1"')
             for table in _TABLES:
@@ -134,7 +134,7 @@ class Settings:
         for table, kind in _TABLES.items():
             with _add_line_number(path, text, table):
                 table_values = values.get(table, {})
-                _require_known(kind, table_values)
+                require_known(kind, table_values)
                 parsed = {key: _from_toml(kind, key, value) for key, value in table_values.items()}
                 values[table] = kind(**parsed)
         with _add_line_number(path, text):
@@ -164,7 +164,8 @@ def _find_line(text: str, table: str, key: str) -> str:
     return ""
 
 
-def _require_known(kind: Any, keys: Iterable[str]) -> None:
+def require_known(kind: Any, keys: Iterable[str]) -> None:
+    """Raise `ValueError` for a key that is not a field of a class of settings."""
     known = [entry.name for entry in fields(kind)]
     for key in keys:
         if key not in known:

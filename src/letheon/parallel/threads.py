@@ -94,33 +94,10 @@ def _is_shared(library: LibController) -> bool:
     return _process.is_shared[path]
 
 
-def _enter_block() -> None:
-    with _process.lock:
-        for library in _find_libraries():
-            n = _get_limit(library)
-            if n != 1:
-                _set_limit(library, 1)
-                before = _process.before if _is_shared(library) else _thread.before
-                before.setdefault(library.filepath, (library, n))
-        _process.threads_inside += _thread.depth == 0
-        _thread.depth += 1
-
-
 def _restore_limits(before: dict[str, tuple[LibController, int]]) -> None:
     for library, n in before.values():
         _set_limit(library, n)
     before.clear()
-
-
-def _leave_block() -> None:
-    with _process.lock:
-        _thread.depth -= 1
-        if _thread.depth:
-            return
-        _process.threads_inside -= 1
-        _restore_limits(_thread.before)
-        if not _process.threads_inside:
-            _restore_limits(_process.before)
 
 
 @contextmanager
@@ -142,11 +119,25 @@ def one_thread() -> Iterator[None]:
     >>> with one_thread():
     ...     pass
     """
-    _enter_block()
+    with _process.lock:
+        for library in _find_libraries():
+            n = _get_limit(library)
+            if n != 1:
+                _set_limit(library, 1)
+                before = _process.before if _is_shared(library) else _thread.before
+                before.setdefault(library.filepath, (library, n))
+        _process.threads_inside += _thread.depth == 0
+        _thread.depth += 1
     try:
         yield
     finally:
-        _leave_block()
+        with _process.lock:
+            _thread.depth -= 1
+            if _thread.depth == 0:
+                _process.threads_inside -= 1
+                _restore_limits(_thread.before)
+                if not _process.threads_inside:
+                    _restore_limits(_process.before)
 
 
 def _after_fork() -> None:

@@ -28,7 +28,7 @@ from letheon.ledger.db.jobs import (
     Jobs,
     Kind,
 )
-from letheon.ledger.leases import owner_name
+from letheon.ledger.leases import owner_name, renew_in_background
 from letheon.ledger.models import versions
 from letheon.ledger.worker.compute import failure_code
 from letheon.sandbox import (
@@ -122,7 +122,8 @@ class JobRunner:
         job = self.jobs.claim(owner_name(), kinds=kinds)
         if job is not None:
             # Another worker may have taken the job over while this process was paused.
-            with contextlib.suppress(exceptions.StaleWorkerError), self._renew_lease(job):
+            renewed = renew_in_background(lambda: self.jobs.renew(job), LEASE_SECONDS / 3)
+            with contextlib.suppress(exceptions.StaleWorkerError), renewed:
                 self._run_job(job)
         return job
 
@@ -150,25 +151,6 @@ class JobRunner:
                 job, failure_code(error), "the job failed; `code` is the type of the error"
             )
 
-    @contextlib.contextmanager
-    def _renew_lease(self, job: JobRecord) -> Iterator[None]:
-        """Renew the lease of a job in the background during a ``with`` block."""
-        done = threading.Event()
-
-        def renew_until_done() -> None:
-            while not done.wait(LEASE_SECONDS / 3):
-                # If renewing fails, the next change to the job raises an error.
-                with contextlib.suppress(Exception):
-                    self.jobs.renew(job)
-
-        thread = threading.Thread(target=renew_until_done, name="letheon-job-lease", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
     def _apply_requests(self, job: JobRecord) -> dict[str, Any]:
         """Apply the queued requests of a model now, without waiting for a full batch."""
         options: dict[str, Any] = {"model": job.model, "tenant": job.tenant}
@@ -176,7 +158,7 @@ class JobRunner:
         return self._run_steps(job, lambda: self._ledger.steps(**options))
 
     def _retrain_model(self, job: JobRecord) -> dict[str, Any]:
-        def start_steps() -> Iterator[Step]:
+        def start_steps() -> Generator[Step, None, None]:
             model, tenant = str(job.model), str(job.tenant)
             try:
                 yield from self._ledger.models.retrain(
@@ -193,7 +175,7 @@ class JobRunner:
         return self._run_steps(job, start_steps)
 
     def _run_steps(
-        self, job: JobRecord, start_steps: Callable[[], Iterator[Step]]
+        self, job: JobRecord, start_steps: Callable[[], Generator[Step, None, None]]
     ) -> dict[str, Any]:
         """Run the steps of a job, and try again while another worker uses the model.
 
@@ -204,7 +186,7 @@ class JobRunner:
         failure: str | None = None
         for _ in self._retry_while_busy("another worker is processing this model"):
             is_busy = False
-            with contextlib.closing(cast("Generator[Step, None, None]", start_steps())) as steps:
+            with contextlib.closing(start_steps()) as steps:
                 for step in steps:
                     is_busy |= step.what == "waits" and step.model == job.model
                     if _is_attempt(step, job):

@@ -1,6 +1,5 @@
 """The settings of a desk, read from the file ``service.toml``; all are optional."""
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from letheon.exceptions import LedgerError
+from letheon.ledger.settings import require_known
 from letheon.service.addresses import parse_hosts
 
 FILE = "service.toml"
@@ -122,11 +122,7 @@ class ServiceSettings:
 
 
 def _make_settings(table: Mapping[str, Any]) -> ServiceSettings:
-    known = [entry.name for entry in fields(ServiceSettings)]
-    for key in table:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1) or [", ".join(known)]
-            raise ValueError(f"unknown setting {key}; did you mean {near[0]}?")
+    require_known(ServiceSettings, table)
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
     }

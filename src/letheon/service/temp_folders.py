@@ -7,7 +7,6 @@ of the desk deletes the folder.
 """
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -15,20 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from letheon.ledger import Ledger
-from letheon.ledger.core import destroy_file
+from letheon.ledger.core import destroy_file, lock_file
 from letheon.ledger.purge.stores import SERVICE_FOLDERS as _FOLDER
 from letheon.ledger.purge.stores import SERVICE_LOCK as _LOCK
-
-
-def _lock_file(lock: Path) -> int:
-    """Create and lock a file, and return its descriptor; retry if a sweep deleted the file."""
-    while True:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), lock.stat()):
-                return descriptor
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -46,16 +34,13 @@ def temp_folder(ledger: Ledger, kind: str) -> Iterator[Path]:
     home.mkdir(mode=0o700, exist_ok=True)
     folder = home / f"{kind}-{secrets.token_hex(8)}"
     lock = folder.with_name(folder.name + _LOCK)
-    lock_descriptor = _lock_file(lock)  # the lock comes first: a folder without one is swept
-    try:
-        folder.mkdir(mode=0o700)
-        yield folder
-    finally:
+    with lock_file(lock):  # the lock comes first: a folder without one is swept
         try:
+            folder.mkdir(mode=0o700)
+            yield folder
+        finally:
             _delete_folder(folder)
             lock.unlink(missing_ok=True)
-        finally:
-            os.close(lock_descriptor)
 
 
 def sweep_temp_folders(ledger: Ledger) -> int:
@@ -69,17 +54,11 @@ def sweep_temp_folders(ledger: Ledger) -> int:
 
 def _sweep_folder(folder: Path) -> bool:
     lock = folder.with_name(folder.name + _LOCK)
-    lock_descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        _delete_folder(folder)
-        lock.unlink(missing_ok=True)
-        return True
-    finally:
-        os.close(lock_descriptor)
+    with lock_file(lock, wait=False) as is_locked:
+        if is_locked:
+            _delete_folder(folder)
+            lock.unlink(missing_ok=True)
+        return is_locked
 
 
 def _delete_folder(folder: Path) -> None:

@@ -12,11 +12,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from letheon.ledger import Ledger, Step
+from letheon.ledger import Ledger
 from letheon.ledger.worker.compute import failure_code
 from letheon.sandbox import StoppedError
 from letheon.service.jobs import CHANGING_KINDS, READING_KINDS, JobRunner
@@ -107,10 +106,8 @@ class DeskWorker:
 
     def _apply_due(self) -> None:
         # Closing the generator between two steps releases the lease.
-        generator = cast(
-            "Generator[Step, None, None]", self._ledger.steps(apart=True, stop=self.stop)
-        )
-        with contextlib.closing(generator) as steps, contextlib.suppress(StoppedError):
+        due = self._ledger.steps(apart=True, stop=self.stop)
+        with contextlib.closing(due) as steps, contextlib.suppress(StoppedError):
             for step in steps:
                 # The detail of a failure may name a file of a store, so it is not logged.
                 detail = None if step.what == "failed" else step.detail

@@ -25,6 +25,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, SupportsIndex
 
 from letheon.guarantee import SearchRanges, TrainingSize
+from letheon.terminal import size_text
 
 StageData = Literal["cumulative", "new"]
 
@@ -297,7 +298,7 @@ class Plan:
     def __str__(self) -> str:
         """Return the plan in one line."""
         how = "in one batch" if self.batch else "one by one"
-        size = "" if self.storage_bytes is None else f" ({_format_bytes(self.storage_bytes)})"
+        size = "" if self.storage_bytes is None else f" ({size_text(self.storage_bytes)})"
         return (
             f"{self.n_shards} shards x {self.n_slices} slices, {self.n_requests} of "
             f"{self._n_people:,.0f} people {how}: {self.visits:,.0f} row visits, "
@@ -343,15 +344,6 @@ class Plan:
             e * self._slices_seen(k) / self.n_slices * self._stage_hit(k)
             for k, e in enumerate(schedule)
         )
-
-
-def _format_bytes(n_bytes: float) -> str:
-    """Format a size in bytes, for example as ``1.5 GiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n_bytes < 1024:
-            return f"{n_bytes:.4g} {unit}"
-        n_bytes /= 1024
-    return f"{n_bytes:.4g} TiB"
 
 
 def plan(

@@ -14,48 +14,24 @@ from letheon.sharded._shards import ConstantModel, Ensemble
 Floats = NDArray[np.float64]
 
 
-def mean_probabilities(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
-    """Return the mean class probabilities over the shards, shape (n_rows, n_classes).
+def combine_shares(
+    models: Sequence[Any], aggregation: str, classes: NDArray[Any], X: Any
+) -> Floats:
+    """Return the mean probabilities of the classes over the shards, shape (n_rows, n_classes).
 
-    A class that a shard has not seen has probability 0 there. A shard model without `predict_proba`
-    gives probability 1 to the label it predicts.
+    A class that a shard has not seen has probability 0 there. With ``aggregation="vote"``, or
+    without `predict_proba`, a model gives probability 1 to the label it predicts.
     """
-    return _mean_over_shards(models, classes, X, _add_probabilities)
-
-
-def vote_shares(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
-    """Return the share of shards that predict each class, shape (n_rows, n_classes)."""
-    return _mean_over_shards(models, classes, X, _add_votes)
-
-
-def _mean_over_shards(models: Sequence[Any], classes: NDArray[Any], X: Any, answer: Any) -> Floats:
     total = np.zeros((X.shape[0], len(classes)))
     for model in models:
         if isinstance(model, ConstantModel):
             total[:, np.searchsorted(classes, model.label)] += 1.0
+        elif aggregation != "vote" and hasattr(model, "predict_proba"):
+            total[:, np.searchsorted(classes, model.classes_)] += model.predict_proba(X)
         else:
-            answer(model, classes, X, total)
+            votes = np.searchsorted(classes, model.predict(X))
+            total[np.arange(len(votes)), votes] += 1.0
     return total / len(models)
-
-
-def _add_probabilities(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None:
-    if hasattr(model, "predict_proba"):
-        total[:, np.searchsorted(classes, model.classes_)] += model.predict_proba(X)
-    else:
-        _add_votes(model, classes, X, total)
-
-
-def _add_votes(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None:
-    votes = np.searchsorted(classes, model.predict(X))
-    total[np.arange(len(votes)), votes] += 1.0
-
-
-def combine_shares(
-    models: Sequence[Any], aggregation: str, classes: NDArray[Any], X: Any
-) -> Floats:
-    """Return the aggregated probabilities of the classes."""
-    combine = vote_shares if aggregation == "vote" else mean_probabilities
-    return combine(models, classes, X)
 
 
 def combine_values(models: Sequence[Any], aggregation: str, X: Any) -> Floats:

@@ -33,8 +33,11 @@ from letheon.exceptions import (
     StateError,
 )
 from letheon.ledger.certificates.claims import RETRAIN
-from letheon.ledger.certificates.facts import method_parameters, reject_false_claims
-from letheon.ledger.certificates.predictors import reject_false_predictor
+from letheon.ledger.certificates.facts import (
+    method_parameters,
+    reject_false_claims,
+    reject_false_predictor,
+)
 from letheon.ledger.certificates.receipt_codes import OpenedReceipt, encrypt_receipt
 from letheon.ledger.certificates.statement import Covered, ledger_id, make_statement
 from letheon.ledger.core import Core, fault_point

@@ -40,6 +40,7 @@ from letheon.ledger.certificates.claims import (
     make_claim,
     reject_stronger_claims,
 )
+from letheon.ledger.certificates.predictors import describe_predictor
 from letheon.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -438,6 +439,21 @@ def reject_false_claims(model: Any, claims: Mapping[str, Any]) -> None:
         raise SignerRefusedError(
             "the certificate does not state all its limits: notClaimed must also list "
             f"{', '.join(hidden)}"
+        )
+
+
+def reject_false_predictor(model: Any, nonce: bytes, claims: Mapping[str, Any]) -> None:
+    """Raise `SignerRefusedError` if a statement names another predictor than that of the model.
+
+    Other libraries may compute other last bits, so the digests are compared only if the statement
+    names the libraries of this machine.
+    """
+    stated = claims["model"].get("predictor")
+    if stated is None or not has_same_libraries(claims["execution"]):
+        return
+    if stated != describe_predictor(model, nonce):
+        raise SignerRefusedError(
+            "the predictor in the statement differs from that of the published model"
         )
 
 

@@ -7,14 +7,9 @@ model, and when the model's blob is destroyed the digest cannot be computed agai
 """
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 from letheon import state
-from letheon.exceptions import CertificateError, SignerRefusedError
-from letheon.ledger.certificates.facts import has_same_libraries
-from letheon.ledger.core import Core
-from letheon.ledger.models.versions import ModelRow, VersionRow, read_model, read_nonce
 
 _NONE = {"reason": "no-predictor"}
 _PURPOSE = b"letheon/predictor-nonce/v1"
@@ -32,45 +27,9 @@ def make_predictor_file(model: Any, nonce: bytes) -> bytes:
     return blinding + state.encode(model.predictor())
 
 
-def read_predictor_file(core: Core, model: ModelRow, version: VersionRow) -> bytes:
-    """Return the predictor file of a version.
-
-    Raises
-    ------
-    TypeError
-        The model has no predictor.
-    CertificateError
-        The certificate states another digest, because it was computed with other libraries.
-    """
-    nonce = read_nonce(core, model, version)
-    data = make_predictor_file(read_model(core, model, version), nonce)
-    stated = (version.facts["certificate"] or {}).get("predictor", {}).get("sha256")
-    if stated not in (None, hashlib.sha256(data).hexdigest()):
-        raise CertificateError(
-            "this machine computes other bytes of the predictor than its certificate states; use "
-            "the libraries and the CPU kernel that the certificate names, or retrain the model"
-        )
-    return data
-
-
 def describe_predictor(model: Any, nonce: bytes) -> dict[str, str]:
     """Return the digest of the predictor file for a certificate, or why there is none."""
     try:
         return {"sha256": hashlib.sha256(make_predictor_file(model, nonce)).hexdigest()}
     except Exception:  # noqa: BLE001 (an error of a predictor must not prevent an erasure)
         return dict(_NONE)
-
-
-def reject_false_predictor(model: Any, nonce: bytes, claims: Mapping[str, Any]) -> None:
-    """Raise `SignerRefusedError` if a statement names another predictor than that of the model.
-
-    Other libraries may compute other last bits, so the digests are compared only if the statement
-    names the libraries of this machine.
-    """
-    stated = claims["model"].get("predictor")
-    if stated is None or not has_same_libraries(claims["execution"]):
-        return
-    if stated != describe_predictor(model, nonce):
-        raise SignerRefusedError(
-            "the predictor in the statement differs from that of the published model"
-        )

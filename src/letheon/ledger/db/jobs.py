@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal, get_args
 
-from sqlalchemy import Connection, Row, Select, delete, func, insert, select, true, tuple_
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select, true
 from sqlalchemy import update as change
 
 from letheon.exceptions import LedgerBusyError, StaleWorkerError
@@ -34,7 +34,6 @@ CHANGING_KINDS: tuple[Kind, ...] = ("apply", "retrain")
 READING_KINDS: tuple[Kind, ...] = ("audit", "what-if")
 
 JOB_ID = "^[0-9a-f]{32}$"
-CURSOR = "^[0-9]{1,12}-[0-9a-f]{32}$"
 MOST_STARTS = 3
 LEASE_SECONDS = 60
 _MOST_QUEUED = 200
@@ -224,19 +223,17 @@ class Jobs(ServiceTable):
         Raises
         ------
         ValueError
-            `after` is not a valid cursor.
+            `after` is not the id of a job of this list.
         """
         wanted = _belongs_to(tenant) & jobs.c.kind.in_(list(kinds))
         if model is not None:
             wanted &= jobs.c.model == model
         if state is not None:
             wanted &= jobs.c.state == state
-        query = select(jobs).where(wanted, _is_older_than(after))
-        query = query.order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit + 1)
-        total, rows = self._count_rows(wanted), self._database.read(query)
-        last = rows[limit - 1] if len(rows) > limit else None
-        following = None if last is None else f"{last.created_at}-{last.id}"
-        return Page(tuple(map(_to_job_record, rows[:limit])), following, total)
+        rows = self._read_newest(select(jobs).where(wanted), jobs, after, limit + 1)
+        following = rows[limit - 1].id if len(rows) > limit else None
+        shown = tuple(map(_to_job_record, rows[:limit]))
+        return Page(shown, following, self._count_rows(wanted))
 
     def count_open(self) -> int:
         """Return the number of queued and running jobs."""
@@ -376,15 +373,6 @@ def _end_values(state: State, result: Mapping[str, Any], now: int) -> dict[str, 
 
 def _belongs_to(tenant: str | None) -> Any:
     return true() if tenant is None else jobs.c.tenant == tenant
-
-
-def _is_older_than(after: str | None) -> Any:
-    if after is None:
-        return true()
-    at, _, job_id = after.partition("-")
-    if not (at.isdecimal() and at.isascii() and job_id):
-        raise ValueError("after is not a valid cursor; pass `next` of the previous page unchanged")
-    return tuple_(jobs.c.created_at, jobs.c.id) < (int(at), job_id)
 
 
 def _order_by_turn(conn: Connection, rows: list[Row[Any]]) -> list[Row[Any]]:

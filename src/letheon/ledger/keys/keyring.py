@@ -24,14 +24,20 @@ from typing import Any, NamedTuple, Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from letheon.exceptions import CorruptFileError, KeyFileError
 from letheon.ledger.core import destroy_file, lock_file
+from letheon.ledger.keys.derivation import commit_to_key, compute_tag, derive_training_seed
 from letheon.ledger.keys.signing import Signer, new_seed, sign_statement
 from letheon.state import sync_directory, write_atomically
-from letheon.verifier import REVOCATION, ROTATION, STATEMENT_TYPE, Trust, from_hex, keyid_of
+from letheon.verifier import (
+    REVOCATION,
+    ROTATION,
+    STATEMENT_TYPE,
+    Trust,
+    from_hex,
+    keyid_of,
+)
 
 KEY_BYTES = 32
 CHUNK = 64 << 20
@@ -52,17 +58,15 @@ class Cipher(NamedTuple):
     def encrypt(self, data: Buffer, context: bytes) -> bytes:
         """Return the data encrypted and authenticated.
 
+        AES-256-GCM with random nonces, for up to 2**32 chunks per key. Destroying the key makes the
+        data unrecoverable.
+
         Parameters
         ----------
         data : bytes, bytearray or memoryview
             Data of any length.
         context : bytes
             Purpose and owner of the data; `decrypt` requires the same context.
-
-        Guarantee
-        ---------
-        Confidential and authentic under AES-256-GCM for up to 2**32 chunks per key, with random
-        nonces. Destroying the key makes the data unrecoverable.
         """
         cipher, text = AESGCM(self.secret), memoryview(data).cast("B")
         header = _HEADER.pack(_MAGIC, os.urandom(16), CHUNK, len(text))
@@ -116,33 +120,6 @@ def _chunk_ranges(length: int, chunk: int) -> Iterator[tuple[int, int]]:
 
 def _associated_data(header: bytes, index: int, context: bytes) -> bytes:
     return header + _INDEX.pack(index) + context
-
-
-def compute_tag(key: bytes, *parts: bytes) -> str:
-    """Return the HMAC-SHA256 of the length-prefixed parts as hexadecimal text."""
-    message = b"".join([_INDEX.pack(len(part)) + part for part in parts])
-    return hmac.digest(key, message, "sha256").hex()
-
-
-def derive_key(key: bytes, salt: bytes, info: bytes, length: int) -> bytes:
-    """Return key material derived with HKDF-SHA256 (RFC 5869)."""
-    kdf: Any = HKDF(algorithm=SHA256(), length=length, salt=salt, info=info)
-    derived: bytes = kdf.derive(key)
-    return derived
-
-
-def derive_training_seed(secret: bytes, beacon: bytes) -> int:
-    """Return the 128-bit seed derived from a training key and a later beacon.
-
-    ``seed = HKDF-SHA256(key, salt = beacon, info = "letheon/training-seed/v1")``. The key is
-    committed to before the beacon is known, so that an operator cannot choose the seed.
-    """
-    return int.from_bytes(derive_key(secret, beacon, b"letheon/training-seed/v1", 16), "big")
-
-
-def commit_to_key(secret: bytes) -> str:
-    """Return the commitment to a key: ``SHA-256("letheon/key-commitment/v1" || key)``."""
-    return hashlib.sha256(b"letheon/key-commitment/v1" + secret).hexdigest()
 
 
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{16})\n")

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from letheon.data import IntIds, Rows
 from letheon.exceptions import CorruptFileError, UnsupportedStateError
-from letheon.ledger.keys.keyring import commit_to_key
 from letheon.state import codec_of, plain_descr, to_bytes, to_tree
 from letheon.verifier import TOMBSTONE, canonical, node_hash, slot_leaf
 
@@ -512,17 +511,6 @@ def require_root(tree: SlotTree, root: str) -> None:
             "the rows of this version do not match the root recorded in the ledger: the files "
             "were altered. Nothing was changed."
         )
-
-
-def commit_to_seeds(salt: bytes, seeds: list[str]) -> str:
-    """Return the commitment to the seeds of a caller; a short seed is hidden by the salt."""
-    return commit_to_key(salt + canonical(seeds))
-
-
-def commit_to_settings(salt: bytes, settings: dict[str, Any]) -> str:
-    """Return ``SHA-256("letheon/settings-commitment/v1" || salt || settings)``."""
-    content = b"letheon/settings-commitment/v1" + salt + canonical(settings)
-    return hashlib.sha256(content).hexdigest()
 
 
 def locate_salt(model_files: Path) -> Path:

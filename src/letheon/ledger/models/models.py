@@ -15,7 +15,6 @@ from sqlalchemy import Connection, Row, Select, func, select
 from letheon.data import IdIndex, Ids, as_ids
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger.certificates.claims import guarantee_section, make_claim, make_published_account
-from letheon.ledger.certificates.predictors import read_predictor_file
 from letheon.ledger.certificates.statement import choose_releases
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
@@ -45,11 +44,12 @@ from letheon.ledger.models.versions import (
     read_ids,
     read_judged,
     read_model,
+    read_predictor_file,
 )
 from letheon.ledger.purge.scan import is_distinctive_id
 from letheon.ledger.purge.stores import list_stores, warn_about_gaps
 from letheon.ledger.requests.people import compute_person_tags
-from letheon.ledger.schemas import Model, Storage, Version, Watch, to_datetime
+from letheon.ledger.schemas import Model, Storage, Version, Watch, record_from
 from letheon.ledger.tables import batches, blocked, certificates, heads, models, versions
 from letheon.ledger.worker.compute import choose_compute
 from letheon.state import write_atomically
@@ -68,10 +68,11 @@ _cache: dict[str, Any] = {}
 _UNREAD = object()
 
 # Without the facts, which are expensive to parse.
-_TIMES = ("published_at", "certified_at", "purged_at")
-_VERSION = [versions.c[name] for name in ("number", "sequence", "model_blob", "live", *_TIMES)]
-_MODEL_COLUMNS = ("name", "tenant", "dataset", "method", "releases", "slots", "created_at")
-_MODEL = [models.c[name] for name in _MODEL_COLUMNS]
+_VERSION_COLUMNS = "number sequence model_blob live published_at certified_at purged_at"
+_VERSION = [versions.c[name] for name in _VERSION_COLUMNS.split()]
+_MODEL_COLUMNS = "name tenant dataset method releases slots"
+_MODEL = [models.c[name] for name in _MODEL_COLUMNS.split()]
+_REGISTERED_AT = models.c.created_at.label("registered_at")
 
 
 class _People(NamedTuple):
@@ -506,7 +507,7 @@ class Models:
 
 def _select_models() -> Select[Any]:
     return (
-        select(*_MODEL, *_VERSION)
+        select(*_MODEL, _REGISTERED_AT, *_VERSION)
         .join(heads, heads.c.model_id == models.c.id)
         .join(versions, versions.c.id == heads.c.version_id)
     )
@@ -517,15 +518,11 @@ def _get_model(conn: Connection, model_id: int) -> Model:
 
 
 def _to_model(row: Row[Any]) -> Model:
-    values = {name: getattr(row, name) for name in _MODEL_COLUMNS[:-1]}
-    registered_at = to_datetime(row.created_at)
-    return Model(**values, n_rows=row.live, head=_to_version(row), registered_at=registered_at)
+    return record_from(Model, row._mapping, n_rows=row.live, head=_to_version(row))
 
 
 def _to_version(row: Row[Any], **more: Any) -> Version:
-    values = {name: getattr(row, name) for name in ("number", "sequence", "live")}
-    times = {name: to_datetime(getattr(row, name)) for name in _TIMES}
-    return Version(address=row.model_blob, **values, **times, **more)
+    return record_from(Version, row._mapping, address=row.model_blob, **more)
 
 
 def _to_full_version(model: ModelRow, row: Row[Any]) -> Version:

@@ -15,14 +15,8 @@ from letheon.ledger.certificates.claims import weaker_releases
 from letheon.ledger.certificates.facts import CALLER_SEED, JudgementBasis
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import record_event
-from letheon.ledger.models.commitment import (
-    build_tree,
-    commit_to_seeds,
-    commit_to_settings,
-    compute_ranks,
-    count_slots,
-    draw_row_slots,
-)
+from letheon.ledger.keys.derivation import commit_to_seeds, commit_to_settings
+from letheon.ledger.models.commitment import build_tree, compute_ranks, count_slots, draw_row_slots
 from letheon.ledger.models.examine import (
     ExaminedModel,
     copy_rows,

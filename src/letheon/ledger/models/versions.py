@@ -3,6 +3,7 @@
 The served version of a model is called its head. A reader always gets a published version.
 """
 
+import hashlib
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from sqlalchemy import (
 from letheon import state
 from letheon.data import Ids, Rows, as_ids
 from letheon.exceptions import (
+    CertificateError,
     CorruptFileError,
     KeyFileError,
     LedgerError,
@@ -32,6 +34,7 @@ from letheon.exceptions import (
     UnknownModelError,
 )
 from letheon.ledger.certificates.facts import JudgementBasis
+from letheon.ledger.certificates.predictors import make_predictor_file
 from letheon.ledger.core import NONCE_BYTES, Core, fault_point
 from letheon.ledger.db.events import require_agreement
 from letheon.ledger.models.commitment import RowSlots
@@ -294,6 +297,27 @@ def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any
     content = read_blob(core, model, version, "model")
     limit = memory_limit(len(content)) if model.is_outside else state.UNLIMITED
     return state.decode(content, trusted=(*model.trusted, *trusted), max_memory=limit)
+
+
+def read_predictor_file(core: Core, model: ModelRow, version: VersionRow) -> bytes:
+    """Return the predictor file of a version.
+
+    Raises
+    ------
+    TypeError
+        The model has no predictor.
+    CertificateError
+        The certificate states another digest, because it was computed with other libraries.
+    """
+    nonce = read_nonce(core, model, version)
+    data = make_predictor_file(read_model(core, model, version), nonce)
+    stated = (version.facts["certificate"] or {}).get("predictor", {}).get("sha256")
+    if stated not in (None, hashlib.sha256(data).hexdigest()):
+        raise CertificateError(
+            "this machine computes other bytes of the predictor than its certificate states; use "
+            "the libraries and the CPU kernel that the certificate names, or retrain the model"
+        )
+    return data
 
 
 def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> _T:

@@ -11,7 +11,6 @@ rows in the database that do not change, so it has the same bytes whenever it is
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import time
@@ -21,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, delete, insert, select, tuple_
+from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from letheon.exceptions import (
@@ -32,7 +31,7 @@ from letheon.exceptions import (
     SearchWarning,
     warn_caller,
 )
-from letheon.ledger.core import Core
+from letheon.ledger.core import Core, lock_file
 from letheon.ledger.db.events import HIGH_WATER, record_event
 from letheon.ledger.models.versions import find_head, list_models, read_ids
 from letheon.ledger.purge.scan import (
@@ -322,19 +321,9 @@ def _list_scan_targets(core: Core, model_folder: str) -> Iterator[ScanTarget]:
 def _read_tables(conn: Connection) -> Iterator[tuple[str, bytes]]:
     """Yield the name of each table with the values of its rows as bytes, one page at a time."""
     for contents in metadata.sorted_tables:
-        for rows in _read_pages(conn, contents):
-            yield contents.name, b"\n".join(_as_bytes(value) for row in rows for value in row)
-
-
-def _read_pages(conn: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
-    """Yield the rows of a table in pages, because a whole table may not fit into memory."""
-    key = list(table.primary_key.columns)
-    query = select(table).order_by(*key).limit(_ROWS)
-    rows = conn.execute(query).all()
-    while rows:
-        yield rows
-        last = [getattr(rows[-1], column.name) for column in key]
-        rows = conn.execute(query.where(tuple_(*key) > tuple_(*last))).all()
+        rows = conn.execute(select(contents), execution_options={"yield_per": _ROWS})
+        for page in rows.partitions():
+            yield contents.name, b"\n".join(_as_bytes(value) for row in page for value in row)
 
 
 def _as_bytes(value: object) -> bytes:
@@ -343,18 +332,13 @@ def _as_bytes(value: object) -> bytes:
 
 def is_in_use(core: Core, room: str) -> bool:
     """Return whether the service has locked a temporary folder, for less than a day."""
+    lock = core.folder / SERVICE_FOLDERS / f"{room}{SERVICE_LOCK}"
     try:
-        descriptor = os.open(core.folder / SERVICE_FOLDERS / f"{room}{SERVICE_LOCK}", os.O_RDWR)
+        is_young = time.time() - lock.stat().st_mtime < _LONGEST_USE
+        with lock_file(lock, wait=False) as is_free:
+            return is_young and not is_free
     except OSError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return time.time() - os.fstat(descriptor).st_mtime < _LONGEST_USE
-    else:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def build_attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:

@@ -103,7 +103,6 @@ class _Work:
     reading: Any = None
     policy: str | None = None
     seconds: float = 0.0
-    predictor: dict[str, str] | None = None
 
 
 def compute(inputs: Computation) -> ComputationResult:
@@ -161,7 +160,7 @@ def _run_computation(inputs: Computation) -> ComputationResult:
             _erase_rows(inputs, work, present.to_array(), dict(extra))
     fault_point("compute.forgotten")
     figures = _test_figures(work.model, work.judged)
-    work.predictor = describe_predictor(work.model, inputs.nonce)
+    predictor = describe_predictor(work.model, inputs.nonce)
     return ComputationResult(
         model=state.encode(work.model),
         rows=work.rows,
@@ -170,14 +169,19 @@ def _run_computation(inputs: Computation) -> ComputationResult:
         seconds=work.seconds,
         facts={}
         if inputs.is_outside
-        else _collect_facts(inputs, before, work, figures, len(erased)),
+        else _collect_facts(inputs, before, work, figures, len(erased), predictor),
         figures=figures,
-        predictor=work.predictor,
+        predictor=predictor,
     )
 
 
 def _collect_facts(
-    inputs: Computation, before: Guarantee, work: _Work, figures: TestFigures | None, removed: int
+    inputs: Computation,
+    before: Guarantee,
+    work: _Work,
+    figures: TestFigures | None,
+    removed: int,
+    predictor: dict[str, str] | None,
 ) -> dict[str, Any]:
     """Return the facts about the changed model that its certificate states."""
     per_row = inputs.retrain_seconds_per_row
@@ -196,7 +200,7 @@ def _collect_facts(
         removed=removed,
         since_retrain=0 if inputs.kind == "retrain" else inputs.since_retrain + removed,
         image=inputs.image,
-        predictor=work.predictor,
+        predictor=predictor,
     )
 
 
@@ -435,9 +439,6 @@ def _recompute_facts(
     ):
         raise ComputationFailed(FORGED)
     work = _Work(after, result.rows, result.judged, seconds=result.seconds)
-    # The digest is not checked here, because a hostile model could attack this process. The audit
-    # checks it.
-    work.predictor = result.predictor
     figures = None
     judged = result.judged
     if sent is not None and judged is not None and judged.test is not None:
@@ -445,4 +446,6 @@ def _recompute_facts(
         if metric not in METRIC_CODES:
             raise ComputationFailed(FORGED)
         figures = TestFigures(metric, _require_finite(now), judged.then, len(judged.test))
-    return _collect_facts(inputs, before.guarantee_, work, figures, removed)
+    # The predictor is not computed here, because a hostile model could attack this process. The
+    # audit compares it.
+    return _collect_facts(inputs, before.guarantee_, work, figures, removed, result.predictor)

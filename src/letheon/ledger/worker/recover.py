@@ -6,7 +6,6 @@ files, after the newer database was lost.
 """
 
 import contextlib
-import fcntl
 import os
 import secrets
 import time
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, select, update
 
 from letheon.exceptions import CorruptFileError, OldDatabaseError
-from letheon.ledger.core import Core, destroy_file, fault_point
+from letheon.ledger.core import Core, destroy_file, fault_point, lock_file
 from letheon.ledger.db.events import (
     advance_mark,
     find_differences,
@@ -90,27 +89,9 @@ def sweep_partials(core: Core, *, purges_too: bool = False) -> int:
         )
 
 
-@contextmanager
-def try_lock(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Lock a file until the context ends; create it if missing.
-
-    Yield True if the file is locked; False if `wait` is False and another process holds the lock.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
-
-
 def lock_purges(core: Core) -> AbstractContextManager[bool]:
     """Lock purges until the context ends; yield False if another process holds the lock."""
-    return try_lock(core.subfolder("purges") / _LOCK, wait=False)
+    return lock_file(core.subfolder("purges") / _LOCK, wait=False)
 
 
 def list_leftovers(core: Core) -> tuple[Path, ...]:
@@ -155,9 +136,8 @@ def _make_locked_folder(core: Core) -> tuple[Path, ExitStack]:
         folder.mkdir(mode=0o700, parents=True)
         # A sweep may delete the folder before it is locked.
         with ExitStack() as stack, contextlib.suppress(FileNotFoundError):
-            stack.enter_context(try_lock(folder / _LOCK, wait=True))
-            if (folder / _LOCK).exists():
-                return folder, stack.pop_all()
+            stack.enter_context(lock_file(folder / _LOCK))
+            return folder, stack.pop_all()
 
 
 def sweep_registrations(core: Core) -> int:
@@ -183,7 +163,7 @@ def _sweep_if_orphan(core: Core, folder: Path) -> bool:
     """
     named = select(models.c.id).where(models.c.folder == folder.name)
     try:
-        with try_lock(folder / _LOCK, wait=False) as is_locked:
+        with lock_file(folder / _LOCK, wait=False) as is_locked:
             if not is_locked:
                 return False
             with core.database.transaction() as conn:

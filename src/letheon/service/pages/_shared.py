@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.templating import Jinja2Templates
 
 from letheon.ledger import REQUEST_STATES
-from letheon.ledger.db.jobs import CURSOR, JOB_ID
+from letheon.ledger.db.jobs import JOB_ID
 from letheon.ledger.schemas import NAME, to_datetime
 from letheon.service import auth
 from letheon.service.errors import ApiProblem
@@ -207,7 +207,7 @@ ModelFilter = Annotated[str | None, Query(pattern=f"^({NAME.pattern})?$")]
 Tenant = Annotated[str | None, Query(max_length=200)]
 After = Annotated[str | None, Query(pattern="^[0-9]{1,12}$")]
 AfterText = Annotated[str | None, Query(max_length=200)]
-AfterJob = Annotated[str | None, Query(pattern=CURSOR)]
+AfterJob = Annotated[str | None, Query(pattern=JOB_ID)]
 Job = Annotated[str | None, Query(pattern=JOB_ID)]
 JobId = Annotated[str, fastapi.Path(pattern=JOB_ID)]
 

@@ -27,7 +27,7 @@ router = APIRouter(tags=["jobs"])
 
 Reader = Annotated[Principal, Depends(allows("batches:read", "audits:read"))]
 JobId = Annotated[str, Path(pattern=jobs.JOB_ID)]
-After = Annotated[str | None, Query(pattern=jobs.CURSOR)]
+After = Annotated[str | None, Query(pattern=jobs.JOB_ID)]
 _SCOPES: dict[jobs.Kind, str] = {
     "apply": "batches:read",
     "retrain": "batches:read",
@@ -61,7 +61,9 @@ def show_job(caller: Reader, job_id: JobId) -> jobs.Job:
 
 def read_jobs(caller: Principal, *, tenant: str | None, **options: Any) -> Page[jobs.JobRecord]:
     """Return a page of the jobs that the caller may see, with full results."""
-    page = jobs.Jobs(caller.ledger).list_page(tenant=caller.tenant_filter(tenant), **options)
+    whose = caller.tenant_filter(tenant)
+    with cursor_problems():
+        page = jobs.Jobs(caller.ledger).list_page(tenant=whose, **options)
     return schemas.map_page(page, lambda job: _renumber_job(job, caller.numbers))
 
 

@@ -280,35 +280,6 @@ class ToleranceOut(Out):
     side: Literal["at most", "at least"]
 
 
-class PointOut(Out):
-    """One version in the history of a model.
-
-    Attributes
-    ----------
-    certificate : int or None
-        Number of the certificate of the version; null if it has none.
-    rows_erased : int
-        Number of rows that were removed in this version.
-    seconds : float
-        Duration of the removal or retrain.
-    measures : dict of str to MeasureOut or None
-        The four measures; null for the registration.
-    """
-
-    version: int
-    at: datetime
-    kind: Literal["registration", "erase", "retrain"] | None
-    certificate: int | None
-    live_rows: int
-    rows_erased: int
-    seconds: float
-    measures: dict[guarantees.MeasureName, guarantees.MeasureOut] | None
-    guarantee: Literal["exact", "certified", "empirical"] | None
-    spent: float | None
-    budget: float | None
-    decision: Decision | None
-
-
 LimitOut = Annotated[
     dict[str, Any],
     object_schema("measure", "score", factor="number", floor="number", miss="number"),
@@ -316,7 +287,7 @@ LimitOut = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryOut(Page[PointOut]):
+class HistoryOut(Page[VersionOut]):
     """The history of a model, oldest version first.
 
     Attributes
@@ -334,7 +305,7 @@ class HistoryOut(Page[PointOut]):
         Value for the parameter `after` of the next call, which returns older versions.
     """
 
-    items: tuple[PointOut, ...]
+    items: tuple[VersionOut, ...]
     model: str
     tenant: str
     is_watched: bool
@@ -422,7 +393,7 @@ def show_history(
     tolerances = {} if watch is None else watch.tolerances
     limits = {} if watch is None else watch.limits
     return HistoryOut(
-        items=tuple(_to_point(version) for version in reversed(versions.items)),
+        items=versions.items[::-1],
         next=versions.next,
         total=versions.total,
         model=model,
@@ -437,20 +408,6 @@ def show_history(
         limits=[{"measure": name, **limit} for name, limit in limits.items()],
         budget=now.budget,
         next_retrain=now.next_retrain,
-    )
-
-
-def _to_point(version: VersionOut) -> PointOut:
-    names = ("kind", "certificate", "live_rows", "rows_erased", "seconds", "measures")
-    budget = version.budget
-    return PointOut(
-        **{name: getattr(version, name) for name in names},
-        version=version.number,
-        at=version.published_at,
-        guarantee=None if version.guarantee is None else version.guarantee.kind,
-        spent=None if budget is None else budget.spent,
-        budget=None if budget is None else budget.budget,
-        decision=version.monitor,
     )
 
 
