@@ -121,6 +121,8 @@ bench: packages $(STAMP)
 soak: test-cpp packages
 	LETHEON_LIVES=18000 LETHEON_FIRST_LIFE=$(FUZZ_SEED) ASAN_OPTIONS=detect_leaks=0 \
 	  $(CPP_BUILD)/cpp/tests/test_boosting_sequences
+	LETHEON_LIVES=18000 LETHEON_FIRST_LIFE=$(FUZZ_SEED) ASAN_OPTIONS=detect_leaks=0 \
+	  $(CPP_BUILD)/cpp/tests/test_index_sequences
 	$(PYTEST) -m "not site" --hypothesis-profile=soak
 
 FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -max_len=2500 -detect_leaks=0 \
@@ -137,11 +139,12 @@ fuzz: $(STAMP)
 	  --log-level=WARNING
 	$(BIN)/cmake --build $(FUZZ_BUILD)
 	$(FUZZ_BUILD)/make_seeds $(FUZZ_BUILD)/seeds
-	mkdir -p $(FUZZ_BUILD)/inputs/trees $(FUZZ_BUILD)/inputs/boosting
+	mkdir -p $(addprefix $(FUZZ_BUILD)/inputs/,trees boosting index)
 	$(FUZZ_BUILD)/fuzz_trees $(FUZZ_OPTIONS) $(FUZZ_BUILD)/inputs/trees $(FUZZ_BUILD)/seeds/trees \
 	  tests/data/forest_corpus
 	$(FUZZ_BUILD)/fuzz_boosting $(FUZZ_OPTIONS) $(FUZZ_BUILD)/inputs/boosting \
 	  $(FUZZ_BUILD)/seeds/boosting tests/data/boosting_corpus
+	$(FUZZ_BUILD)/fuzz_index $(FUZZ_OPTIONS) $(FUZZ_BUILD)/inputs/index tests/data/index_corpus
 
 # What fails lands in build/reader-fuzz; the same seed makes the same inputs.
 fuzz-reader: $(STAMP)

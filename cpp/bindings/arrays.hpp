@@ -90,6 +90,23 @@ inline MatrixView any_matrix(const AnyMatrix& X) {
           true, view(begins), view(places)};
 }
 
+// Ids as they come from Python: ints, or texts as one buffer with offsets.
+inline IdBatch id_batch(const std::optional<Input<std::int64_t>>& values,
+                        const std::optional<Input<std::uint8_t>>& blob,
+                        const std::optional<Input<std::int64_t>>& offsets) {
+  IdBatch ids;
+  ids.is_text = !values.has_value();
+  if (values) {
+    ids.ints = view(*values);
+  } else if (blob && offsets) {
+    ids.blob = view(*blob);
+    ids.offsets = view(*offsets);
+  } else {
+    throw std::invalid_argument("ids are ints, or a blob with offsets");
+  }
+  return ids;
+}
+
 // The arrays of one batch as they come from Python; they must outlive the views.
 struct BatchArrays {
   const AnyMatrix& X;
@@ -121,19 +138,7 @@ struct BatchArrays {
     return batch;
   }
 
-  [[nodiscard]] IdBatch ids() const {
-    IdBatch ids;
-    ids.is_text = !ids_values.has_value();
-    if (ids_values) {
-      ids.ints = view(*ids_values);
-    } else if (ids_blob && ids_offsets) {
-      ids.blob = view(*ids_blob);
-      ids.offsets = view(*ids_offsets);
-    } else {
-      throw std::invalid_argument("ids are ints, or a blob with offsets");
-    }
-    return ids;
-  }
+  [[nodiscard]] IdBatch ids() const { return id_batch(ids_values, ids_blob, ids_offsets); }
 };
 
 #define LETHEON_BATCH_PARAMETERS                                                                  \
@@ -254,5 +259,6 @@ nb::tuple copy_rows(const Model& self, const Input<std::uint32_t>& slots) {
 
 void bind_boosting(nb::module_& m);
 void bind_flat(nb::module_& m);
+void bind_index(nb::module_& m);
 
 }  // namespace letheon::bindings

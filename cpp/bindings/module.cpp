@@ -532,5 +532,6 @@ NB_MODULE(_core, m) {
   bind_forest(m);
   letheon::bindings::bind_boosting(m);
   letheon::bindings::bind_flat(m);
+  letheon::bindings::bind_index(m);
   bind_sums(m);
 }

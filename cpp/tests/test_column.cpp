@@ -62,6 +62,7 @@ void coded_up_to_the_limit() {
       Column column;
       column.assign(values);
       check(column.is_coded() == (n <= Column::kMaxCodes), "few values are coded");
+      check(column.is_packed() == (n <= 2 && !missing), "two values are packed");
       check(holds(column, values), "every value is as it was");
       check(column.has_missing() == missing, "missing values are known");
       check(std::ranges::is_sorted(column.table()), "the table ascends");

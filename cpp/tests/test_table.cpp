@@ -75,6 +75,77 @@ void threads_make_the_same_table() {
   }
 }
 
+// Columns of two values become bits from rows at once; what comes late ends that.
+void every_layout_makes_the_same_table() {
+  Luck luck(8);
+  for (std::size_t life = 0; life < 60; ++life) {
+    const std::size_t n = 1 + luck.below(400);
+    const std::size_t n_columns = 1 + luck.below(90);
+    People people{.n_columns = n_columns};
+    std::vector<float> first;
+    std::vector<float> second;
+    for (std::size_t j = 0; j < n_columns; ++j) {
+      first.push_back(static_cast<float>(luck.below(3)) - 1.0f);
+      second.push_back(static_cast<float>(luck.below(3)) - 1.0f);
+    }
+    for (std::size_t i = 0; i < n * n_columns; ++i) {
+      const std::size_t j = i % n_columns;
+      const bool late = j % 4 == 1 && luck.one_in(150);
+      const float odd = luck.one_in(2) ? kMissing : 7.5f;
+      const float zero = luck.one_in(2) ? -0.0f : 0.0f;
+      const float x = luck.one_in(5) ? second[j] : first[j];
+      people.X.push_back(late ? odd : (x == 0.0f ? zero : x));
+    }
+    people.labels.assign(n, 0);
+    const std::vector<double> doubles(people.X.begin(), people.X.end());
+    std::vector<float> by_column;
+    for (std::size_t i = 0; i < n * n_columns; ++i) {
+      by_column.push_back(people.X[i % n * n_columns + i / n]);
+    }
+    letheon::Batch batch = people.batch();
+    const auto width = static_cast<std::ptrdiff_t>(n_columns);
+    const auto height = static_cast<std::ptrdiff_t>(n);
+    const std::vector<letheon::MatrixView> views{
+        batch.X,
+        {reinterpret_cast<const std::byte*>(doubles.data()), n, n_columns, width * 8, 8, true},
+        {reinterpret_cast<const std::byte*>(by_column.data()), n, n_columns, 4, height * 4, false}};
+    for (const auto& view : views) {
+      Table table(static_cast<std::uint32_t>(n_columns), false, std::nullopt);
+      batch.X = view;
+      static_cast<void>(table.append(batch, 1));
+      for (std::size_t j = 0; j < n_columns; ++j) {
+        const auto& column = table.column(j);
+        bool equal = true;
+        bool packed = true;
+        for (Slot slot = 0; slot < n; ++slot) {
+          const float x = letheon::canonical(people.X[slot * n_columns + j]);
+          equal = equal && std::bit_cast<std::uint32_t>(column.at(slot)) ==
+                               std::bit_cast<std::uint32_t>(x);
+          packed = packed && (x == first[j] || x == second[j]);
+        }
+        check(equal, "the value of its row");
+        check(!packed || column.is_packed(), "two values are packed");
+        check(std::ranges::is_sorted(column.table()), "the table ascends");
+      }
+      // Erased rows leave no bit.
+      std::vector<Slot> all(n);
+      std::iota(all.begin(), all.end(), 0u);
+      table.erase(all);
+      for (std::size_t j = 0; j < n_columns; ++j) {
+        const auto& column = table.column(j);
+        const std::size_t n_words = (n + 63) / 64;
+        check(!column.is_packed() || std::all_of(column.words(), column.words() + n_words,
+                                                 [](auto word) { return word == 0; }),
+              "wiped");
+        check(!column.is_packed() || std::ranges::all_of(column.table(), [](float x) {
+                return std::isnan(x);
+              }),
+              "no value is known");
+      }
+    }
+  }
+}
+
 void erased_rows_have_no_owner() {
   Table table(1, false, std::nullopt);
   const People people{.X = {1, 2}, .labels = {1, 1}, .owners = {11, 12}};
@@ -325,6 +396,7 @@ int main() {
   sparse_rows_are_dense_rows();
   classes_are_weighed_again();
   threads_make_the_same_table();
+  every_layout_makes_the_same_table();
   erased_rows_have_no_owner();
   the_total_weight_is_limited();
   scales_follow_the_greatest();

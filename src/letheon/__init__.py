@@ -133,6 +133,7 @@ _MODULES = frozenset(
         "mlflow",
         "monitor",
         "naive",
+        "neighbors",
         "parallel",
         "persist",
         "plot",

@@ -219,6 +219,62 @@ def find_leaves(
     n_threads: int,
 ) -> npt.NDArray[np.int32]: ...
 
+class IndexReport:
+    @property
+    def n_pivots(self) -> int: ...
+    @property
+    def n_moved(self) -> int: ...
+
+class Index:
+    def __init__(
+        self,
+        *,
+        metric: str,
+        dtype: str,
+        n_columns: int,
+        step: float,
+        keeps_rows: bool,
+        path: str,
+    ) -> None: ...
+    @property
+    def n_rows(self) -> int: ...
+    @property
+    def n_pivots(self) -> int: ...
+    def add(
+        self,
+        X: npt.NDArray[Any],
+        is_grid: bool,
+        target: npt.NDArray[np.float64] | None,
+        ids_values: npt.NDArray[np.int64] | None,
+        ids_blob: npt.NDArray[np.uint8] | None,
+        ids_offsets: npt.NDArray[np.int64] | None,
+        owners: npt.NDArray[np.uint64],
+        n_pivots: int,
+        n_threads: int,
+    ) -> IndexReport: ...
+    def forget(
+        self, slots: npt.NDArray[np.uint32], n_pivots: int, n_threads: int
+    ) -> IndexReport: ...
+    def query(
+        self,
+        X: npt.NDArray[Any],
+        k: int,
+        n_probe: int,
+        allowed: npt.NDArray[np.uint8] | None,
+        n_threads: int,
+    ) -> dict[str, Any]: ...
+    def find_ints(
+        self, values: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]: ...
+    def find_texts(
+        self, blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]: ...
+    def ids(self) -> dict[str, Any]: ...
+    def rows(self) -> dict[str, Any]: ...
+    def copy_rows(
+        self, slots: npt.NDArray[np.uint32]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]: ...
+
 class BoostingSpec:
     def __init__(
         self,

@@ -156,6 +156,14 @@ METHODS: tuple[Method, ...] = (
         is_candidate=False,
         is_exported=False,
     ),
+    Method(
+        "vector-index",
+        "letheon.neighbors",
+        "VectorIndex KNeighborsClassifier KNeighborsRegressor",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
 )
 
 

@@ -260,6 +260,19 @@ def test_presets() -> None:
         BoostingClassifier.preset("quick")
 
 
+@pytest.mark.parametrize(("n_columns", "expected"), [(5, 5), (40, 32), (128, 32), (200, 50)])
+def test_trees_of_the_fast_preset_use_a_quarter_of_many_columns(
+    n_columns: int, expected: int
+) -> None:
+    X = np.random.default_rng(0).normal(size=(30, n_columns))
+    y = X[:, 0] > 0
+    model = BoostingClassifier.preset("fast", random_state=0).fit(X, y)
+    assert model.boosting_.settings.tree_columns == expected
+    share = expected / n_columns
+    same = BoostingClassifier.preset("fast", random_state=0, colsample=share).fit(X, y)
+    assert same.digest() == model.digest()
+
+
 def test_categorical_columns_by_name_number_or_mask() -> None:
     pandas = pytest.importorskip("pandas")
     X, y, ids = rows()

@@ -44,9 +44,11 @@ class DistinctValues {
                    std::span<const std::uint32_t> weights) {
     // In parts: a count waits for the one before it, and most rows have the same code.
     std::array<std::array<std::uint64_t, 256>, 4> counts{};
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      counts[i % 4][column.codes()[rows[i]]] += weights[i];
-    }
+    column.read_codes([&](auto code_of) {
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        counts[i % 4][code_of(rows[i])] += weights[i];
+      }
+    });
     for (std::size_t code = 0; code < column.table().size(); ++code) {
       const std::uint64_t count =
           counts[0][code] + counts[1][code] + counts[2][code] + counts[3][code];
@@ -202,9 +204,11 @@ void fill_bins(const BinnedColumn& binned, const Column& column, std::span<const
   for (std::size_t code = 0; code < column.table().size(); ++code) {
     bins[code] = binned.edges.empty() ? std::uint8_t{0} : bin_of(binned, column.table()[code]);
   }
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    out[i] = bins[column.codes()[rows[i]]];
-  }
+  column.read_codes([&](auto code_of) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      out[i] = bins[code_of(rows[i])];
+    }
+  });
 }
 
 // The bin of a value, or of missing ones, with at least half of the weight, if there is one.

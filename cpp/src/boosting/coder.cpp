@@ -1,6 +1,7 @@
 #include "letheon/boosting/coder.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -13,16 +14,16 @@ namespace {
 
 constexpr std::uint8_t kOther = 255;  // a category that no split tests
 constexpr std::size_t kWidth = 64;
-constexpr std::size_t kPlanes = kMostLeaves / 8;
+constexpr std::size_t kGroups = kBlockRows / kWidth;
+constexpr std::size_t kPlanes = 6;  // bits of the number of a leaf
 
+// One byte per row of a group; or one bit per row of a block: row g * kWidth + i is bit g of byte i.
 typedef std::uint8_t ByteVector __attribute__((vector_size(kWidth)));
+typedef std::uint64_t Words __attribute__((vector_size(kWidth)));
+static_assert(kGroups == 8 && kMostLeaves <= 1u << kPlanes);
 
 LETHEON_INLINE void load(const std::uint8_t* place, ByteVector& vector) noexcept {
   std::memcpy(&vector, place, kWidth);
-}
-
-LETHEON_INLINE void store(std::uint8_t* place, const ByteVector& vector) noexcept {
-  std::memcpy(place, &vector, kWidth);
 }
 
 // out[i] = 1 + number of ascending edges below x[i]; 0 for NaN.
@@ -61,62 +62,56 @@ void look_up(const std::uint8_t* codes, const std::uint8_t* places, std::size_t 
       const auto number = static_cast<std::uint8_t>(code);
       found |= static_cast<ByteVector>(values == number) & places[code];
     }
-    store(out + i, found);
+    std::memcpy(out + i, &found, kWidth);
   }
 }
 
-// Rows that go right lose the leaves [first, middle). A missing value is 0, which is below every
-// place: where it goes right, 1 is subtracted, and it becomes the largest byte.
-template <bool kCategorical>
-LETHEON_INLINE void apply_test(const std::uint8_t* x, std::uint8_t place, bool missing_left,
-                               std::size_t first, std::size_t middle,
-                               std::uint8_t (&planes)[kPlanes][kBlockRows]) noexcept {
-  const auto lowest = static_cast<std::uint8_t>(missing_left ? 0 : 1);
-  const auto highest = static_cast<std::uint8_t>(place - lowest);
-  const auto side = static_cast<std::uint8_t>(missing_left ? 255 : 0);
-  for (std::size_t plane = first / 8; plane * 8 < middle; ++plane) {
-    const std::size_t low = std::max(first, plane * 8) - plane * 8;
-    const std::size_t high = std::min(middle, plane * 8 + 8) - plane * 8;
-    const auto kept = static_cast<std::uint8_t>(~((1u << high) - (1u << low)));
-    std::uint8_t* const bits = planes[plane];
-    for (std::size_t i = 0; i < kBlockRows; i += kWidth) {
-      ByteVector values;
-      ByteVector left;
-      ByteVector leaves;
-      load(x + i, values);
-      load(bits + i, leaves);
-      if constexpr (kCategorical) {
-        left = static_cast<ByteVector>(values == place) |
-               (static_cast<ByteVector>(values == 0) & side);
-      } else {
-        left = static_cast<ByteVector>(values - lowest <= highest);
-      }
-      store(bits + i, leaves & (left | kept));
-    }
+// The set of rows of a block whose bytes pass a test; compare(values, left) sets the bytes of left.
+template <typename Compare>
+LETHEON_INLINE void select_rows(const std::uint8_t* x, Compare compare, ByteVector& rows) noexcept {
+  rows = ByteVector{};
+  for (std::size_t group = 0; group < kGroups; ++group) {
+    ByteVector values;
+    ByteVector left;
+    load(x + group * kWidth, values);
+    compare(values, left);
+    const auto bit = static_cast<std::uint8_t>(1u << group);
+    rows |= left & bit;
   }
 }
 
-// leaves[i] = number of the lowest leaf of row i.
-LETHEON_INLINE void lowest_leaves(const std::uint8_t (&planes)[kPlanes][kBlockRows],
-                                  std::size_t n_planes, std::uint8_t* leaves) noexcept {
-  for (std::size_t i = 0; i < kBlockRows; i += kWidth) {
-    ByteVector bits;
-    load(planes[n_planes - 1] + i, bits);
-    const auto last = static_cast<std::uint8_t>(8 * (n_planes - 1));
-    ByteVector number = ByteVector{} + last;
-    for (std::size_t plane = n_planes - 1; plane-- > 0;) {
-      ByteVector candidate;
-      load(planes[plane] + i, candidate);
-      const auto base = static_cast<std::uint8_t>(8 * plane);
-      const ByteVector empty = static_cast<ByteVector>(candidate == 0);
-      bits = (bits & empty) | candidate;
-      number = (number & empty) | (~empty & base);
+// Bit i of words[g] becomes bit g of byte i: a transposition of bytes, then of the bits of each
+// eight of them.
+LETHEON_VECTOR
+void transpose_words(const std::uint64_t* words, std::uint8_t* out) noexcept {
+  constexpr Words kShifts{0, 8, 16, 24, 32, 40, 48, 56};
+  Words x{};
+  for (std::size_t group = 0; group < kGroups; ++group) {
+    x |= ((Words{} + words[group]) >> kShifts & 0xFF) << (8 * group);
+  }
+  Words moved = (x ^ (x >> 7)) & 0x00AA00AA00AA00AAu;
+  x ^= moved ^ (moved << 7);
+  moved = (x ^ (x >> 14)) & 0x0000CCCC0000CCCCu;
+  x ^= moved ^ (moved << 14);
+  moved = (x ^ (x >> 28)) & 0x00000000F0F0F0F0u;
+  x ^= moved ^ (moved << 28);
+  for (std::size_t k = 0; std::endian::native == std::endian::big && k < kGroups; ++k) {
+    x[k] = __builtin_bswap64(x[k]);
+  }
+  std::memcpy(out, &x, kWidth);
+}
+
+// leaves[i] = number of the leaf of row i, whose bits are planes.
+LETHEON_INLINE void join_planes(const ByteVector (&planes)[kPlanes],
+                                std::uint8_t* leaves) noexcept {
+  for (std::size_t group = 0; group < kGroups; ++group) {
+    const auto bit = static_cast<std::uint8_t>(1u << group);
+    ByteVector numbers{};
+    for (std::size_t k = 0; k < kPlanes; ++k) {
+      const auto worth = static_cast<std::uint8_t>(1u << k);
+      numbers |= static_cast<ByteVector>((planes[k] & bit) != 0) & worth;
     }
-    const ByteVector lowest = bits & -bits;
-    number += static_cast<ByteVector>((lowest & 0xAA) != 0) & 1;
-    number += static_cast<ByteVector>((lowest & 0xCC) != 0) & 2;
-    number += static_cast<ByteVector>((lowest & 0xF0) != 0) & 4;
-    store(leaves + i, number);
+    std::memcpy(leaves + group * kWidth, &numbers, kWidth);
   }
 }
 
@@ -161,7 +156,7 @@ Coder::Coder(std::span<const Tree> trees) {
     for (const Split& split : tree.splits) {
       const std::uint32_t number = numbers[split.column];
       tests.push_back({number, columns_[number].place_of(split.threshold), split.categorical,
-                       split.missing_left, split.first, split.middle});
+                       split.missing_left, split.left, split.right});
     }
   }
 }
@@ -190,10 +185,18 @@ void Coder::read_codes(const Table& table) {
 void Coder::read(const Table& table, std::size_t begin, std::size_t n, Scratch& scratch) const {
   scratch.places.resize(columns_.size() * kBlockRows);
   scratch.values.resize(kBlockRows);
+  scratch.is_packed.resize(columns_.size());
   for (std::size_t j = 0; j < columns_.size(); ++j) {
+    scratch.is_packed[j] = table.column(columns_[j].column).is_packed() ? 1 : 0;
     std::uint8_t* const out = scratch.places.data() + j * kBlockRows;
     const Column& column = table.column(columns_[j].column);
-    if (column.is_coded() && column.table().size() <= kFewCodes && n == kBlockRows) {
+    if (column.is_packed()) {
+      std::array<std::uint64_t, kGroups> words{};
+      const std::size_t first = begin / Column::kWordRows;
+      std::copy_n(column.words() + first, (n + Column::kWordRows - 1) / Column::kWordRows,
+                  words.begin());
+      transpose_words(words.data(), out);
+    } else if (column.is_coded() && column.table().size() <= kFewCodes && n == kBlockRows) {
       look_up(column.codes() + begin, columns_[j].places.data(), column.table().size(), out);
     } else if (column.is_coded()) {
       const auto& places = columns_[j].places;
@@ -213,6 +216,7 @@ void Coder::read(const Table& table, std::size_t begin, std::size_t n, Scratch& 
 void Coder::read(const MatrixView& X, std::size_t begin, std::size_t n, Scratch& scratch) const {
   scratch.places.resize(columns_.size() * kBlockRows);
   scratch.values.resize(kBlockRows);
+  scratch.is_packed.assign(columns_.size(), 0);
   for (std::size_t j = 0; j < columns_.size(); ++j) {
     for (std::size_t i = 0; i < n; ++i) {
       scratch.values[i] = X.at(begin + i, columns_[j].column);
@@ -224,18 +228,53 @@ void Coder::read(const MatrixView& X, std::size_t begin, std::size_t n, Scratch&
 LETHEON_VECTOR
 void Coder::find_leaves(std::size_t t, const Scratch& scratch,
                         std::uint8_t* leaves) const noexcept {
-  alignas(kWidth) std::uint8_t planes[kPlanes][kBlockRows];
-  const std::size_t n_planes = tests_[t].size() / 8 + 1;  // there is one leaf more than splits
-  std::memset(planes, 255, n_planes * kBlockRows);
-  for (const Test& test : tests_[t]) {
-    const std::uint8_t* const x = scratch.places.data() + test.used * kBlockRows;
-    if (test.categorical) {
-      apply_test<true>(x, test.place, test.missing_left, test.first, test.middle, planes);
-    } else {
-      apply_test<false>(x, test.place, test.missing_left, test.first, test.middle, planes);
+  ByteVector rows[kMostLeaves];  // of each split
+  ByteVector planes[kPlanes] = {};
+  rows[0] = ~ByteVector{};
+  const auto send = [&](int child, const ByteVector& set) __attribute__((always_inline)) {
+    if (child >= 0) {
+      rows[child] = set;
+      return;
     }
+    const int leaf = -1 - child;
+    for (std::size_t k = 0; k < kPlanes; ++k) {
+      if ((leaf >> k & 1) != 0) {
+        planes[k] |= set;
+      }
+    }
+  };
+  for (std::size_t split = 0; split < tests_[t].size(); ++split) {
+    const Test& test = tests_[t][split];
+    const std::uint8_t* const x = scratch.places.data() + test.used * kBlockRows;
+    ByteVector left;
+    if (scratch.is_packed[test.used] != 0) {
+      const auto& places = columns_[test.used].places;
+      const auto of_low = static_cast<std::uint8_t>(test.sends_left(places[0]) ? 255 : 0);
+      const auto of_high = static_cast<std::uint8_t>(test.sends_left(places[1]) ? 255 : 0);
+      ByteVector high;
+      load(x, high);
+      left = (~high & of_low) | (high & of_high);
+    } else if (test.categorical) {
+      const auto of_missing = static_cast<std::uint8_t>(test.missing_left ? 255 : 0);
+      const auto compare = [&](const ByteVector& x_of, ByteVector& out) __attribute__((always_inline)) {
+        out = static_cast<ByteVector>(x_of == test.place) |
+              (static_cast<ByteVector>(x_of == 0) & of_missing);
+      };
+      select_rows(x, compare, left);
+    } else {
+      // A missing value is 0, which is below every place: where it goes right, 1 is subtracted, and
+      // it becomes the largest byte.
+      const auto lowest = static_cast<std::uint8_t>(test.missing_left ? 0 : 1);
+      const auto highest = static_cast<std::uint8_t>(test.place - lowest);
+      const auto compare = [=](const ByteVector& x_of, ByteVector& out) __attribute__((always_inline)) {
+        out = static_cast<ByteVector>(x_of - lowest <= highest);
+      };
+      select_rows(x, compare, left);
+    }
+    send(test.left, rows[split] & left);
+    send(test.right, rows[split] & ~left);
   }
-  lowest_leaves(planes, n_planes, leaves);
+  join_planes(planes, leaves);
 }
 
 }  // namespace letheon::boosting

@@ -163,10 +163,7 @@ Report Model::forget(std::span<const Slot> slots, bool eager, std::size_t n_thre
       __builtin_prefetch(states.data() + slot * content.frame.n_outputs, 1);
     }
     for (std::size_t j = 0; j < content.table.n_columns(); ++j) {
-      const Column& column = content.table.column(j);
-      if (!column.is_coded()) {
-        __builtin_prefetch(column.values() + slot, 1);
-      }
+      content.table.column(j).fetch(slot);
     }
   }
   mark_chains(content, slots);

@@ -15,24 +15,35 @@ namespace {
 constexpr float kMissing = std::numeric_limits<float>::quiet_NaN();
 constexpr std::size_t kTooMany = Column::kMaxCodes + 1;  // in place of a code
 
-constexpr std::size_t kTogether = 64;  // values that are looked at together
+constexpr std::size_t kTogether = Column::kWordRows;  // values that are looked at together
 
-struct Look {
-  bool same;    // all values have the same bits
-  bool finite;  // none is missing or infinite
+// Whether none of the values is missing or infinite.
+LETHEON_VECTOR
+bool are_finite(const float* values, std::size_t n) noexcept {
+  constexpr std::uint32_t kExponent = 0x7F800000u;
+  std::uint32_t infinite = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    infinite |= (std::bit_cast<std::uint32_t>(values[i]) & kExponent) == kExponent ? 1u : 0u;
+  }
+  return infinite == 0;
+}
+
+struct Match {
+  std::uint64_t word;  // bit i: values[i] == high
+  bool all;            // all values are low or high
 };
 
 LETHEON_VECTOR
-Look look_at(const float* values, std::size_t n, std::uint32_t bits) noexcept {
-  constexpr std::uint32_t kExponent = 0x7F800000u;
-  std::uint32_t differ = 0;
-  std::uint32_t infinite = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto each = std::bit_cast<std::uint32_t>(values[i]);
-    differ |= each ^ bits;
-    infinite |= (each & kExponent) == kExponent ? 1u : 0u;
+Match match(const float* values, float low, float high) noexcept {
+  Match found{0, true};
+  std::uint32_t odd = 0;
+  for (std::size_t i = 0; i < kTogether; ++i) {
+    const bool is_high = values[i] == high;  // no two values are equal by other bits
+    odd |= is_high || values[i] == low ? 0u : 1u;
+    found.word |= std::uint64_t{is_high ? 1u : 0u} << i;
   }
-  return {differ == 0, infinite == 0};
+  found.all = odd == 0;
+  return found;
 }
 
 constexpr std::size_t kFewValues = 8;
@@ -127,11 +138,11 @@ bool Column::Builder::add(std::span<const float> values) {
   bool all_finite = true;
   for (std::size_t begin = 0; begin < values.size(); begin += kTogether) {
     const auto part = values.subspan(begin, std::min(kTogether, values.size() - begin));
-    const Look look = look_at(part.data(), part.size(), last_bits_);
-    all_finite = all_finite && look.finite;
-    if (coded_ && look.same && n_ > 0) {  // as in most columns of indicators
-      add_codes(part.size());
-    } else if (coded_) {
+    all_finite = are_finite(part.data(), part.size()) && all_finite;
+    if (kind_ == Kind::bits && pack(part)) {
+      continue;
+    }
+    if (kind_ == Kind::codes) {
       add_codes(part);
     } else {
       values_.insert(values_.end(), part.begin(), part.end());
@@ -141,22 +152,52 @@ bool Column::Builder::add(std::span<const float> values) {
   return all_finite;
 }
 
+void Column::Builder::add_word(std::uint64_t word) {
+  words_.push_back(word);
+  n_ += kWordRows;
+}
+
+// Adds at most kTogether values as one word. Adds none, and leaves the bits, if the column has more
+// than two distinct values then, or a missing one.
+bool Column::Builder::pack(std::span<const float> values) {
+  words_.reserve((n_rows_ + kWordRows - 1) / kWordRows);
+  if (values.size() == kWordRows) {
+    const Match found = match(values.data(), low(), high());
+    if (found.all) {
+      add_word(found.word);
+      return true;
+    }
+  }
+  std::uint64_t word = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t code = code_of(values[i]);
+    if (code > 1) {
+      leave_bits();
+      return false;
+    }
+    word |= std::uint64_t{code} << i;
+  }
+  words_.push_back(word);
+  n_ += values.size();
+  return true;
+}
+
+void Column::Builder::leave_bits() {
+  codes_.resize(n_);
+  for (std::size_t i = 0; i < n_; ++i) {
+    codes_[i] = static_cast<std::uint8_t>((words_[i / kWordRows] >> (i % kWordRows)) & 1u);
+    ++uses_[codes_[i]];
+  }
+  words_ = {};
+  kind_ = Kind::codes;
+}
+
 // Makes room for n codes. At first for few rows: most columns of floats soon have too many values.
 void Column::Builder::make_room(std::size_t n) {
   constexpr std::size_t kFirst = 4096;
   if (n_ + n > codes_.size()) {
     codes_.resize(n_ + n <= kFirst ? std::min(n_rows_, kFirst) : n_rows_);
   }
-}
-
-// Adds n values that are like the last one.
-void Column::Builder::add_codes(std::size_t n) {
-  make_room(n);
-  if (last_code_ != 0) {  // they are 0 already
-    std::fill_n(codes_.begin() + static_cast<std::ptrdiff_t>(n_), n, last_code_);
-  }
-  uses_[last_code_] += static_cast<std::uint32_t>(n);
-  n_ += n;
 }
 
 void Column::Builder::add_codes(std::span<const float> values) {
@@ -175,8 +216,6 @@ void Column::Builder::add_codes(std::span<const float> values) {
     codes_[n_++] = static_cast<std::uint8_t>(code);
     ++uses_[code];
   }
-  last_bits_ = std::bit_cast<std::uint32_t>(values.back());
-  last_code_ = codes_[n_ - 1];
 }
 
 void Column::Builder::leave_codes() {
@@ -185,20 +224,39 @@ void Column::Builder::leave_codes() {
     values_.push_back(codes_[i] == kMissingCode ? kMissing : distinct_[codes_[i]]);
   }
   codes_ = {};
-  coded_ = false;
+  kind_ = Kind::floats;
 }
 
 Column Column::Builder::finish() {
   Column column;
-  column.coded_ = coded_;
+  column.kind_ = kind_;
   column.has_missing_ = has_missing_;
-  if (!coded_) {
+  if (kind_ == Kind::floats) {
     column.values_ = std::move(values_);
+    return column;
+  }
+  const bool is_sorted = std::ranges::is_sorted(distinct_);
+  if (kind_ == Kind::bits) {
+    column.n_packed_ = n_;
+    std::size_t n_high = 0;
+    for (std::uint64_t& word : words_) {
+      word = is_sorted ? word : ~word;
+      n_high += static_cast<std::size_t>(std::popcount(word));
+    }
+    if (const std::size_t unused = n_ % kWordRows; unused != 0 && !is_sorted) {
+      const std::uint64_t beyond = ~std::uint64_t{0} << unused;
+      words_.back() &= ~beyond;
+      n_high -= kWordRows - unused;
+    }
+    std::ranges::sort(distinct_);
+    column.uses_ = {static_cast<std::uint32_t>(n_ - n_high), static_cast<std::uint32_t>(n_high)};
+    column.words_ = std::move(words_);
+    column.table_ = std::move(distinct_);
     return column;
   }
   codes_.resize(n_);
   const auto rank = ranks(distinct_);
-  if (!std::ranges::is_sorted(distinct_)) {
+  if (!is_sorted) {
     std::ranges::sort(distinct_);
     for (std::uint8_t& code : codes_) {
       code = code == kMissingCode ? code : rank[code];
@@ -219,11 +277,12 @@ void Column::assign(std::span<const float> values) {
   *this = builder.finish();
 }
 
+std::size_t Column::size() const noexcept {
+  return kind_ == Kind::bits ? n_packed_ : codes_.size() + values_.size();
+}
+
 std::vector<float> Column::decoded() const {
-  if (!coded_) {
-    return values_;
-  }
-  std::vector<float> values(codes_.size());
+  std::vector<float> values(size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = at(static_cast<Slot>(i));
   }
@@ -231,12 +290,12 @@ std::vector<float> Column::decoded() const {
 }
 
 void Column::append(Column later) {
-  if (codes_.empty() && values_.empty()) {
+  if (size() == 0) {
     *this = std::move(later);
     return;
   }
   const std::vector<float> values = later.decoded();
-  if (!coded_) {
+  if (kind_ == Kind::floats) {
     values_.insert(values_.end(), values.begin(), values.end());
     has_missing_ = has_missing_ || later.has_missing_;
     return;
@@ -247,16 +306,37 @@ void Column::append(Column later) {
 }
 
 void Column::erase(Slot slot) noexcept {
-  if (!coded_) {
+  if (kind_ == Kind::floats) {
     values_[slot] = 0.0f;
     return;
   }
-  const std::uint8_t code = codes_[slot];
-  codes_[slot] = 0;
+  std::uint8_t code;
+  if (kind_ == Kind::bits) {
+    std::uint64_t& word = words_[slot / kWordRows];
+    const std::uint64_t bit = std::uint64_t{1} << (slot % kWordRows);
+    code = (word & bit) != 0 ? 1 : 0;
+    word &= ~bit;
+  } else {
+    code = codes_[slot];
+    codes_[slot] = 0;
+  }
   // The table must not remember a value that no remaining row has.
   if (code != kMissingCode && --uses_[code] == 0) {
     table_[code] = kMissing;
   }
+}
+
+void Column::fetch(Slot slot) const noexcept {
+  if (kind_ == Kind::floats) {
+    __builtin_prefetch(values_.data() + slot, 1);
+    return;
+  }
+  if (kind_ == Kind::bits) {
+    __builtin_prefetch(words_.data() + slot / kWordRows, 1);
+  } else {
+    __builtin_prefetch(codes_.data() + slot, 1);
+  }
+  __builtin_prefetch(uses_.data(), 1);
 }
 
 Column Column::kept(std::span<const Slot> slots) const {
@@ -270,23 +350,31 @@ Column Column::kept(std::span<const Slot> slots) const {
 }
 
 void Column::truncate(std::size_t n_slots) noexcept {
-  values_.resize(std::min(values_.size(), n_slots));
-  while (codes_.size() > n_slots) {
-    erase(static_cast<Slot>(codes_.size() - 1));
-    codes_.pop_back();
+  while (is_coded() && size() > n_slots) {
+    erase(static_cast<Slot>(size() - 1));
+    if (kind_ == Kind::bits) {
+      --n_packed_;
+    } else {
+      codes_.pop_back();
+    }
   }
+  words_.resize(kind_ == Kind::bits ? (n_packed_ + kWordRows - 1) / kWordRows : 0);
+  values_.resize(std::min(values_.size(), n_slots));
 }
 
 float Column::at(Slot slot) const noexcept {
-  if (!coded_) {
+  if (kind_ == Kind::floats) {
     return values_[slot];
   }
-  const std::uint8_t code = codes_[slot];
-  return code == kMissingCode ? kMissing : table_[code];
+  return read_codes([&](auto code_of) {
+    const std::uint8_t code = code_of(slot);
+    return code == kMissingCode ? kMissing : table_[code];
+  });
 }
 
 std::size_t Column::n_bytes() const noexcept {
   return values_.capacity() * sizeof(float) + codes_.capacity() +
+         words_.capacity() * sizeof(std::uint64_t) +
          table_.capacity() * (sizeof(float) + sizeof(std::uint32_t));
 }
 

@@ -4,9 +4,11 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
+#include "letheon/common/clones.hpp"
 #include "letheon/common/workers.hpp"
 
 namespace letheon {
@@ -57,7 +59,7 @@ void require_finite(std::span<const float> values, std::span<const std::size_t> 
   }
 }
 
-constexpr std::size_t kTileRows = 64;
+constexpr std::size_t kTileRows = Column::kWordRows;
 constexpr std::size_t kTileColumns = 32;
 
 // Starts to load these columns of the rows.
@@ -66,43 +68,135 @@ void fetch_rows(const MatrixView& X, std::span<const std::size_t> rows, std::siz
   constexpr std::ptrdiff_t kLine = 64;
   const auto size = static_cast<std::ptrdiff_t>(last - first) * X.column_stride;
   for (std::size_t i = 0; i < rows.size() && size >= 4 * kLine && X.row_stride >= size; ++i) {
-    const std::byte* const row = X.data + static_cast<std::ptrdiff_t>(rows[i]) * X.row_stride +
-                                 static_cast<std::ptrdiff_t>(first) * X.column_stride;
+    const std::byte* const row = X.place(rows[i], first);
     for (std::ptrdiff_t line = 0; line < size; line += kLine) {
       __builtin_prefetch(row + line);
     }
   }
 }
 
+// Compares the columns of one row with two values each: `bit` of words[j] is set if row[j] is
+// high[j], and odd[j] if it is neither high[j] nor low[j].
 template <typename Number>
-void load_tile(const MatrixView& X, std::span<const std::size_t> rows, std::size_t first,
-               std::size_t last, float (&out)[kTileColumns][kTileRows]) noexcept {
+LETHEON_INLINE void match_numbers(const Number* __restrict row, std::size_t n, std::uint32_t bit,
+                                  const float* __restrict low, const float* __restrict high,
+                                  std::uint32_t* __restrict words,
+                                  std::uint32_t* __restrict odd) noexcept {
+  for (std::size_t j = 0; j < n; ++j) {
+    const auto x = static_cast<float>(row[j]);
+    words[j] |= x == high[j] ? bit : 0u;
+    odd[j] |= (x == high[j]) | (x == low[j]) ? 0u : 1u;
+  }
+}
+
+LETHEON_VECTOR
+void match_row(const float* row, std::size_t n, std::uint32_t bit, const float* low,
+               const float* high, std::uint32_t* words, std::uint32_t* odd) noexcept {
+  match_numbers(row, n, bit, low, high, words, odd);
+}
+
+LETHEON_VECTOR
+void match_row(const double* row, std::size_t n, std::uint32_t bit, const float* low,
+               const float* high, std::uint32_t* words, std::uint32_t* odd) noexcept {
+  match_numbers(row, n, bit, low, high, words, odd);
+}
+
+template <typename Number>
+void load_tile(const MatrixView& X, std::span<const std::size_t> rows,
+               std::span<const std::size_t> columns,
+               float (&out)[kTileColumns][kTileRows]) noexcept {
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::byte* place = X.data + static_cast<std::ptrdiff_t>(rows[i]) * X.row_stride +
-                             static_cast<std::ptrdiff_t>(first) * X.column_stride;
-    for (std::size_t j = 0; j < last - first; ++j) {
+    const std::byte* const row = X.place(rows[i], 0);
+    for (std::size_t j = 0; j < columns.size(); ++j) {
+      const std::byte* const place =
+          row + static_cast<std::ptrdiff_t>(columns[j]) * X.column_stride;
       out[j][i] = canonical(static_cast<float>(*reinterpret_cast<const Number*>(place)));
-      place += X.column_stride;
     }
   }
 }
 
-// Adds at most kTileRows rows of the columns [first, last) to their builders.
-void add_tile(const MatrixView& X, std::span<const std::size_t> rows, std::size_t first,
-              std::size_t last, Column::Builder* builders) {
-  float tile[kTileColumns][kTileRows];
-  if (X.is_double) {
-    load_tile<double>(X, rows, first, last, tile);
-  } else {
-    load_tile<float>(X, rows, first, last, tile);
-  }
-  for (std::size_t j = first; j < last; ++j) {
-    const std::span<const float> values(tile[j - first], rows.size());
-    if (!builders[j - first].add(values)) {
-      require_finite(values, rows, j);
+// Builds the columns [first, last) of a dense matrix from tiles of rows, so that row-major memory is
+// read once and in its order.
+class TileReader {
+ public:
+  TileReader(const MatrixView& X, std::size_t first, std::size_t last, std::size_t n_rows)
+      : X_(X), first_(first), n_(last - first), builders_(n_, Column::Builder(n_rows)),
+        low_(n_, std::numeric_limits<float>::quiet_NaN()), high_(low_), words_(2 * n_), odd_(n_) {}
+
+  // Adds at most kTileRows rows; only the last tile may have less.
+  void add(std::span<const std::size_t> rows) {
+    fetch_rows(X_, rows, first_, first_ + n_);
+    std::ranges::fill(odd_, 1u);
+    if (n_packed_ > 0 && rows.size() == kTileRows && X_.has_dense_rows()) {
+      match_rows(rows);
+    }
+    others_.clear();
+    for (std::size_t j = 0; j < n_; ++j) {
+      if (odd_[j] == 0) {
+        builders_[j].add_word(words_[j] | std::uint64_t{words_[n_ + j]} << (kTileRows / 2));
+      } else {
+        others_.push_back(first_ + j);
+      }
+    }
+    for (std::size_t j = 0; j < others_.size(); j += kTileColumns) {
+      const std::size_t n = std::min(kTileColumns, others_.size() - j);
+      add_values(rows, std::span(others_).subspan(j, n));
     }
   }
-}
+
+  [[nodiscard]] Column finish(std::size_t column) { return builders_[column - first_].finish(); }
+
+ private:
+  void match_rows(std::span<const std::size_t> rows) noexcept {
+    std::ranges::fill(odd_, 0u);
+    std::ranges::fill(words_, 0u);
+    for (std::size_t i = 0; i < kTileRows; ++i) {
+      const std::size_t half = i / (kTileRows / 2);
+      const std::uint32_t bit = 1u << (i % (kTileRows / 2));
+      std::uint32_t* const words = words_.data() + half * n_;
+      const std::byte* const row = X_.place(rows[i], first_);
+      if (X_.is_double) {
+        match_row(reinterpret_cast<const double*>(row), n_, bit, low_.data(), high_.data(), words,
+                  odd_.data());
+      } else {
+        match_row(reinterpret_cast<const float*>(row), n_, bit, low_.data(), high_.data(), words,
+                  odd_.data());
+      }
+    }
+  }
+
+  void add_values(std::span<const std::size_t> rows, std::span<const std::size_t> columns) {
+    float tile[kTileColumns][kTileRows];
+    if (X_.is_double) {
+      load_tile<double>(X_, rows, columns, tile);
+    } else {
+      load_tile<float>(X_, rows, columns, tile);
+    }
+    for (std::size_t j = 0; j < columns.size(); ++j) {
+      const std::span<const float> values(tile[j], rows.size());
+      const std::size_t number = columns[j] - first_;
+      Column::Builder& builder = builders_[number];
+      if (!builder.add(values)) {
+        require_finite(values, rows, columns[j]);
+      }
+      n_packed_ -= low_[number] == low_[number] ? 1u : 0u;
+      n_packed_ += builder.is_packed() ? 1u : 0u;
+      low_[number] = builder.is_packed() ? builder.low() : std::numeric_limits<float>::quiet_NaN();
+      high_[number] = builder.is_packed() ? builder.high() : low_[number];
+    }
+  }
+
+  const MatrixView& X_;
+  std::size_t first_;
+  std::size_t n_;
+  std::size_t n_packed_ = 0;  // columns that are packed so far
+  std::vector<Column::Builder> builders_;
+  std::vector<float> low_;  // the two values of the packed columns, NaN for the others
+  std::vector<float> high_;
+  std::vector<std::uint32_t> words_;  // of the first half of a tile, then of the second one
+  std::vector<std::uint32_t> odd_;
+  std::vector<std::size_t> others_;
+};
 
 // The values of these rows of a sparse column.
 std::vector<float> sparse_values(const MatrixView& X, std::size_t column,
@@ -234,23 +328,18 @@ void Table::append_columns(const MatrixView& X, std::span<const std::size_t> row
   if (X.is_sparse()) {
     return;
   }
-  // Tiles of rows and columns, so that row-major memory is read once and in its order.
   constexpr std::size_t kTogether = 1024;
   const std::size_t n_groups = std::max(useful_threads(columns_.size(), n_threads),
                                         (columns_.size() + kTogether - 1) / kTogether);
   run_tasks(n_groups, n_threads, [&](std::size_t, std::size_t group) {
     const std::size_t first = columns_.size() * group / n_groups;
     const std::size_t last = columns_.size() * (group + 1) / n_groups;
-    std::vector<Column::Builder> builders(last - first, Column::Builder(rows.size()));
+    TileReader reader(X, first, last, rows.size());
     for (std::size_t begin = 0; begin < rows.size(); begin += kTileRows) {
-      const auto part = rows.subspan(begin, std::min(kTileRows, rows.size() - begin));
-      fetch_rows(X, part, first, last);
-      for (std::size_t j = first; j < last; j += kTileColumns) {
-        add_tile(X, part, j, std::min(j + kTileColumns, last), &builders[j - first]);
-      }
+      reader.add(rows.subspan(begin, std::min(kTileRows, rows.size() - begin)));
     }
     for (std::size_t j = first; j < last; ++j) {
-      columns_[j].append(builders[j - first].finish());
+      columns_[j].append(reader.finish(j));
     }
   });
 }

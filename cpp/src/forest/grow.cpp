@@ -129,9 +129,11 @@ void Grower::divide(Tree& tree, NodeId id, const Judgement& judgement) {
       left[code] = verdict.sends_left(column.table()[code]) ? 1 : 0;
     }
     left[Column::kMissingCode] = verdict.missing_left ? 1 : 0;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      goes_left[i] = left[column.codes()[rows[i]]];
-    }
+    column.read_codes([&](auto code_of) {
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        goes_left[i] = left[code_of(rows[i])];
+      }
+    });
   } else {
     const float* const values = column.values();
     for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -9,42 +9,44 @@
 namespace letheon::forest {
 
 bool Scanner::codes_vary(const Column& column) const noexcept {
-  const std::uint8_t* codes = column.codes();
-  const std::uint8_t first = codes[rows_[0]];
-  return std::ranges::any_of(rows_, [=](Slot slot) { return codes[slot] != first; });
+  return column.read_codes([&](auto code_of) {
+    const std::uint8_t first = code_of(rows_[0]);
+    return std::ranges::any_of(rows_, [=](Slot slot) { return code_of(slot) != first; });
+  });
 }
 
 void Scanner::tally_codes(const Column& column) {
   const std::size_t n_codes = column.table().size();
   const std::uint32_t n_lanes = table_.n_lanes();
-  const std::uint8_t* codes = column.codes();
   // Rows without a value are counted last.
   scratch_.tallies.assign((n_codes + 1) * n_lanes, 0);
   std::int64_t* tallies = scratch_.tallies.data();
   const Adder adder{labels_, q_, weights_};
-  if (n_codes == 2 && n_lanes == 2 && labels_ != nullptr && weights_ == nullptr &&
-      !column.has_missing()) {
-    // The common one-hot column: two sums and no table.
-    std::int64_t ones = 0;
-    std::int64_t ones_labelled = 0;
-    std::int64_t labelled = 0;
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      const std::uint32_t code = codes[rows_[i]];
-      const std::uint32_t label = labels_[i];
-      ones += code;
-      ones_labelled += code & label;
-      labelled += label;
+  column.read_codes([&](auto code_of) {
+    if (n_codes == 2 && n_lanes == 2 && labels_ != nullptr && weights_ == nullptr &&
+        !column.has_missing()) {
+      // The common one-hot column: two sums and no table.
+      std::int64_t ones = 0;
+      std::int64_t ones_labelled = 0;
+      std::int64_t labelled = 0;
+      for (std::size_t i = 0; i < rows_.size(); ++i) {
+        const std::uint32_t code = code_of(rows_[i]);
+        const std::uint32_t label = labels_[i];
+        ones += code;
+        ones_labelled += code & label;
+        labelled += label;
+      }
+      const auto n = static_cast<std::int64_t>(rows_.size());
+      tallies[0] = n - ones - (labelled - ones_labelled);
+      tallies[1] = labelled - ones_labelled;
+      tallies[2] = ones - ones_labelled;
+      tallies[3] = ones_labelled;
+      return;
     }
-    const auto n = static_cast<std::int64_t>(rows_.size());
-    tallies[0] = n - ones - (labelled - ones_labelled);
-    tallies[1] = labelled - ones_labelled;
-    tallies[2] = ones - ones_labelled;
-    tallies[3] = ones_labelled;
-    return;
-  }
-  const Slot* const rows = rows_.data();
-  tally(rows_.size(), n_lanes, n_codes + 1, adder, tallies, [=](std::size_t i) {
-    return std::min<std::size_t>(codes[rows[i]], n_codes);
+    const Slot* const rows = rows_.data();
+    tally(rows_.size(), n_lanes, n_codes + 1, adder, tallies, [=](std::size_t i) {
+      return std::min<std::size_t>(code_of(rows[i]), n_codes);
+    });
   });
 }
 

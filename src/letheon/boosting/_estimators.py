@@ -52,8 +52,8 @@ class BoostingClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin,
         Added to the sum of hessians of a leaf.
     max_bins : int, default=64
         Number of bins of a column in a chain, at most 254.
-    colsample : float, default=1.0
-        Share of columns that each tree may use.
+    colsample : float or None, default=1.0
+        Share of columns that each tree may use. None means a quarter of them, but at least 32.
     skeleton_people : int or None, default=None
         Number of people whose rows decide the splits. More people give more accurate trees, and
         more requests that grow a chain again. None means 669 times the fourth root of the number

@@ -38,6 +38,7 @@ _LEAF_BYTES = 21
 # Bounds of the core.
 _MOST_L2 = 2**58
 _MOST_ROWS = 2**31 - 1
+_FEW_COLUMNS = 32  # a tree uses so many columns at least if colsample is None
 _PILOT_RATE = 307  # of the chains: lower rates do not make better splits
 
 Floats = NDArray[np.float64]
@@ -107,13 +108,20 @@ def resolve_settings(model: Any, n_columns: int, columns: CategoryColumns) -> Bo
         chain_people=people,
         max_bins=int(model.max_bins),
         min_samples_leaf=int(model.min_samples_leaf),
-        tree_columns=resolve_max_features(float(model.colsample), n_columns),
+        tree_columns=_count_tree_columns(model.colsample, n_columns),
         y_exponent=y_exponent_of(getattr(model, "y_max", None)),
         categorical=columns.columns,
         seed=columns.seed,
         weight_bits=int(model.weight_bits),
         class_weight=getattr(model, "class_weight", None),
     )
+
+
+def _count_tree_columns(colsample: float | None, n_columns: int) -> int:
+    """Return how many columns a tree may use."""
+    if colsample is None:
+        return min(n_columns, max(_FEW_COLUMNS, n_columns // 4))
+    return resolve_max_features(float(colsample), n_columns)
 
 
 @dataclass(frozen=True)

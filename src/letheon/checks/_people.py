@@ -16,6 +16,8 @@ from letheon.state import classes_of
 
 CANARY = "canary-9f2c51d7"
 CLASSES = ("ash", "elm", "oak")
+# Methods whose output shows what a model has learned.
+ANSWERS = ("predict_proba", "predict", "transform", "query")
 
 
 def save_to_bytes(model: Any) -> bytes:
@@ -125,12 +127,16 @@ def has_secret_noise(estimator: Any) -> bool:
 
 
 def get_outputs(model: Any, X: NDArray[Any]) -> NDArray[Any]:
-    """Return class probabilities if the model has them, else predictions or transformed rows."""
-    for method in ("predict_proba", "predict", "transform"):
+    """Return what a model answers: class probabilities if it has them, else its other output.
+
+    The output of an index is the distances of its answers.
+    """
+    for method in ANSWERS:
         if hasattr(model, method):
             outputs = getattr(model, method)(X)
+            outputs = outputs.distances if method == "query" else outputs
             return np.asarray(outputs.toarray() if sp.issparse(outputs) else outputs)
-    raise TypeError(f"{type(model).__name__} has neither predict nor transform")
+    raise TypeError(f"{type(model).__name__} has none of {', '.join(ANSWERS)}")
 
 
 def as_numbers(outputs: NDArray[Any]) -> NDArray[np.float64]:

@@ -8,12 +8,11 @@ from sklearn.base import is_classifier
 
 from letheon.base import ForgetMixin
 from letheon.checks import _conduct, _effect, _exactness, _residue
-from letheon.checks._people import has_secret_noise
+from letheon.checks._people import ANSWERS, has_secret_noise
 from letheon.guarantee import MethodFacts
 
 _OFFERED = ("forget", "digest", "ids_", "n_rows_", "guarantee_", "residual_state_")
 _TO_WRITE = ("n_rows_", "_get_ids", "_make_guarantee", "_locate_rows", "_prepare", "_commit")
-_ANSWERS = ("predict", "predict_proba", "transform")
 Check = Callable[[Any], None]
 _Test = TypeVar("_Test", bound=Callable[..., None])
 _ALWAYS: tuple[Check, ...] = (
@@ -54,8 +53,8 @@ def require_forgetting_estimator(estimator: Any) -> None:
         for name in ("get_params", "set_params", "__sklearn_tags__")
         if not hasattr(estimator, name)
     ]
-    if not any(hasattr(estimator, name) for name in _ANSWERS):
-        lacking.append(f"an output method: one of {', '.join(_ANSWERS)}")
+    if not any(hasattr(estimator, name) for name in ANSWERS):
+        lacking.append(f"an output method: one of {', '.join(ANSWERS)}")
     lacking += _list_missing(estimator)
     if lacking:
         listed = "".join(f"\n- {lack}" for lack in lacking)

@@ -294,7 +294,7 @@ class DaREForestBase(ForestParameters, CoreModelBase):
         return apply
 
     def _plan_learn(self, batch: ForestBatch, columns: ColumnChange | None = None) -> PendingChange:
-        self._require_same_ids(batch)
+        self._require_same_ids(batch.ids)
         eager, threads = self._is_eager(), threads_for(self.n_jobs)
         return partial(self.forest_.learn, batch, eager, threads, columns)
 

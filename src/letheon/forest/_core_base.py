@@ -1,4 +1,4 @@
-"""Base class of models whose rows and trees are in the C++ core: input, requests and costs."""
+"""Base classes of models whose rows are in the C++ core: input, requests and costs."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -32,10 +32,65 @@ from letheon.validation import check_parameter, require_target
 _NO_IDS = {"int": IntIds(np.empty(0, np.int64)), "str": TextIds.from_strings([])}
 
 
-class CoreModelBase(InPlaceMixin, ForgetMixin, BaseEstimator):
-    """Base class of models that depend only on settings, seed and remaining rows.
+class StoredModelBase(InPlaceMixin, ForgetMixin, BaseEstimator):
+    """Base class of models whose rows are in the C++ core, without what they compute from them.
 
-    A subclass names the attribute that holds its rows and trees, and its guarantee.
+    A subclass names the attribute that holds its rows, and its guarantee.
+
+    Examples
+    --------
+    >>> from letheon.forest import DaREForestClassifier, StoredModelBase
+    >>> issubclass(DaREForestClassifier, StoredModelBase)
+    True
+    """
+
+    _core_attribute: ClassVar[str]
+    _claim: ClassVar[Guarantee]
+
+    n_jobs: int | None
+    seed_: int
+    environment_: dict[str, str]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
+    @property
+    def n_rows_(self) -> int:
+        """Number of remaining rows."""
+        require_fitted(self)
+        n_rows: int = self._stored.core.n_rows
+        return n_rows
+
+    @property
+    def _stored(self) -> StoredRows:
+        rows: StoredRows = getattr(self, self._core_attribute)
+        return rows
+
+    def _require_same_ids(self, ids: Ids) -> None:
+        """Raise for ids of another kind than those of the model."""
+        _NO_IDS[self._stored.id_type.kind].concat(ids)
+
+    def _describe_environment(self) -> dict[str, str]:
+        # The core uses only integers and single IEEE operations, so no library version matters.
+        return {"letheon": state.environment()["letheon"]}
+
+    def _get_ids(self) -> Ids:
+        return self._stored.collect_ids()
+
+    def _make_guarantee(self) -> Guarantee:
+        return self._claim
+
+    def _locate_rows(self, wanted: Ids, *, done: str = "nothing was forgotten, ") -> Removal:
+        slots, missing = self._stored.find_rows(wanted)
+        if len(missing):
+            require_known(wanted.take(missing), _NO_IDS[self._stored.id_type.kind], done=done)
+        return Removal(len(wanted), len(slots), slots)
+
+    def _in_place_attributes(self) -> tuple[str, ...]:
+        return (self._core_attribute,)
+
+
+class CoreModelBase(StoredModelBase):
+    """Base class of models of trees, which depend only on settings, seed and remaining rows.
 
     Examples
     --------
@@ -44,17 +99,9 @@ class CoreModelBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     True
     """
 
-    _core_attribute: ClassVar[str]
-    _claim: ClassVar[Guarantee]
-
-    n_jobs: int | None
     rebuild: str
     weight_bits: int
     categorical_features: Any
-    seed_: int
-    environment_: dict[str, str]
-    n_features_in_: int
-    feature_names_in_: NDArray[Any]
 
     def learn(self, X: Any, y: Any, *, ids: Any, sample_weight: Any = None) -> Self:
         """Add rows; the result is the same as if they had been in `fit`.
@@ -88,17 +135,6 @@ class CoreModelBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         with lock_model(self):
             self._stored.core.settle(threads_for(self.n_jobs))
         return self
-
-    @property
-    def n_rows_(self) -> int:
-        """Number of remaining rows."""
-        require_fitted(self)
-        return self._stored.core.n_rows
-
-    @property
-    def _stored(self) -> StoredRows:
-        rows: StoredRows = getattr(self, self._core_attribute)
-        return rows
 
     @abstractmethod
     def _prepare_target(self, y: Any) -> NDArray[Any]:
@@ -158,22 +194,8 @@ class CoreModelBase(InPlaceMixin, ForgetMixin, BaseEstimator):
         categories.require_distinct(EncodedRows(batch.X, batch.names))
         return self._plan_learn(batch)
 
-    def _require_same_ids(self, batch: ForestBatch) -> None:
-        """Raise for ids of another kind than those of the model."""
-        _NO_IDS[self._stored.id_type.kind].concat(batch.ids)
-
     def _finish_pending(self) -> None:
         self.settle()
-
-    def _describe_environment(self) -> dict[str, str]:
-        # The core uses only integers and single IEEE operations, so no library version matters.
-        return {"letheon": state.environment()["letheon"]}
-
-    def _get_ids(self) -> Ids:
-        return self._stored.collect_ids()
-
-    def _make_guarantee(self) -> Guarantee:
-        return self._claim
 
     def _make_predictor(self, claim: Guarantee) -> Predictor:
         stored, names = self._stored, vars(self).get("feature_names_in_")
@@ -191,19 +213,10 @@ class CoreModelBase(InPlaceMixin, ForgetMixin, BaseEstimator):
     def _make_tree_predictor(self, inputs: TreeInputs, claim: Guarantee) -> Predictor:
         """Return the predictor; `inputs` has no categories yet."""
 
-    def _locate_rows(self, wanted: Ids, *, done: str = "nothing was forgotten, ") -> Removal:
-        slots, missing = self._stored.find_rows(wanted)
-        if len(missing):
-            require_known(wanted.take(missing), _NO_IDS[self._stored.id_type.kind], done=done)
-        return Removal(len(wanted), len(slots), slots)
-
     def _is_eager(self) -> bool:
         # Checked again, because the parameter may be changed after fit.
         check_parameter("rebuild", self.rebuild, REBUILD)
         return bool(self.rebuild == "eager")
-
-    def _in_place_attributes(self) -> tuple[str, ...]:
-        return (self._core_attribute,)
 
     def __sklearn_tags__(self) -> Tags:
         """Return scikit-learn's tags: dense or sparse input, missing values allowed."""

@@ -102,7 +102,7 @@ class StoredRows:
     """
 
     settings: Any
-    core: _core.Forest | _core.Boosting
+    core: Any
     id_type: type[Ids]
     table: LabelTable | None
     categories: CategoryTable
@@ -117,14 +117,17 @@ class StoredRows:
         """
         if type(wanted) is not self.id_type:
             return _NO_CODES, np.arange(len(wanted))
+        found: tuple[Slots, NDArray[np.int64]]
         if isinstance(wanted, IntIds):
-            return self.core.find_ints(wanted.values)
-        assert isinstance(wanted, TextIds)
-        return self.core.find_texts(wanted.blob, wanted.offsets)
+            found = self.core.find_ints(wanted.values)
+        else:
+            assert isinstance(wanted, TextIds)
+            found = self.core.find_texts(wanted.blob, wanted.offsets)
+        return found
 
     def _predict_state(
-        self, X: Any, predict: Callable[[NDArray[Any]], Floats]
-    ) -> tuple[LabelTable | None, Floats]:
+        self, X: Any, predict: Callable[[NDArray[Any]], Any]
+    ) -> tuple[LabelTable | None, Any]:
         """Return the label table and the predictions for X, both of the same state."""
         if type(X) is not np.ndarray and sp.issparse(X):
             with self._lock:
@@ -439,10 +442,17 @@ def core_arguments(
         "target": target,
         "n_classes": 0 if table is None else len(table),
         "weights": batch.weights,
+        **id_arguments(ids),
+        "owners": owners,
+    }
+
+
+def id_arguments(ids: Ids) -> dict[str, Any]:
+    """Return the keyword arguments that pass ids to the core."""
+    return {
         "ids_values": ids.values if isinstance(ids, IntIds) else None,
         "ids_blob": ids.blob if isinstance(ids, TextIds) else None,
         "ids_offsets": ids.offsets if isinstance(ids, TextIds) else None,
-        "owners": owners,
     }
 
 

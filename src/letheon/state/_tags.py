@@ -43,6 +43,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.forest._regressor": ("letheon.forest._estimators", "DaREForestRegressor"),
     "letheon.forest._settings": ("letheon.forest._inputs", "Settings=ForestSettings"),
     "letheon.boosting.model": ("letheon.boosting._model", "BoostingModel BoostingSettings"),
+    "letheon.neighbors.model": ("letheon.neighbors._model", "IndexModel IndexSettings"),
     "letheon.convex._account": ("letheon.linear._account", "Account"),
     "letheon.convex._cache": ("letheon.removal", "Cache"),
     "letheon.convex._data_free": ("letheon.linear._newton", "StoredCurvature"),

@@ -1,9 +1,9 @@
 // From rows to leaves: the trees of one chain over blocks of rows, one byte per row and tree.
 //
 // Each column that the trees test becomes one byte per row: 0 for a missing value, else the place
-// of the value among the thresholds that are used. All splits of a tree are then tested for all
-// rows, and each clears the leaves that a row cannot reach ("QuickScorer"); the lowest leaf that
-// is left is the row's. The sets of leaves are held as eight planes of eight leaves.
+// of the value among the thresholds that are used; or one bit per row, where the table holds bits.
+// A set of rows is one bit per row. Every split divides the set that reaches it, and the sets of
+// the leaves make up the bits of the numbers of the leaves.
 #pragma once
 
 #include <array>
@@ -26,6 +26,7 @@ class Coder {
 
   struct Scratch {
     std::vector<std::uint8_t> places;  // kBlockRows per used column
+    std::vector<std::uint8_t> is_packed;  // of each used column
     std::vector<float> values;
   };
 
@@ -51,8 +52,15 @@ class Coder {
     std::uint8_t place;
     bool categorical;
     bool missing_left;
-    std::uint8_t first;
-    std::uint8_t middle;
+    std::int8_t left;  // as in a split
+    std::int8_t right;
+
+    [[nodiscard]] bool sends_left(std::uint8_t x) const noexcept {
+      if (x == 0) {
+        return missing_left;
+      }
+      return categorical ? x == place : x <= place;
+    }
   };
 
   void place_block(const UsedColumn& used, const float* x, std::uint8_t* out) const noexcept;

@@ -42,10 +42,17 @@ struct MatrixView {
   // The value of a dense matrix as models hold it: nearest float, -0.0 as +0.0, one NaN. May be
   // infinite.
   [[nodiscard]] float at(std::size_t row, std::size_t column) const noexcept {
-    const std::byte* place = data + static_cast<std::ptrdiff_t>(row) * row_stride +
-                             static_cast<std::ptrdiff_t>(column) * column_stride;
-    return canonical(is_double ? static_cast<float>(*reinterpret_cast<const double*>(place))
-                               : *reinterpret_cast<const float*>(place));
+    const std::byte* const number = place(row, column);
+    return canonical(is_double ? static_cast<float>(*reinterpret_cast<const double*>(number))
+                               : *reinterpret_cast<const float*>(number));
+  }
+  [[nodiscard]] const std::byte* place(std::size_t row, std::size_t column) const noexcept {
+    return data + static_cast<std::ptrdiff_t>(row) * row_stride +
+           static_cast<std::ptrdiff_t>(column) * column_stride;
+  }
+  // Whether the values of a row stand together.
+  [[nodiscard]] bool has_dense_rows() const noexcept {
+    return column_stride == static_cast<std::ptrdiff_t>(is_double ? sizeof(double) : sizeof(float));
   }
 };
 
@@ -61,12 +68,13 @@ struct Batch {
 // Numbers of the rows that are there at all.
 [[nodiscard]] std::vector<std::size_t> rows_with_weight(const Batch& batch);
 
-// One column of X. Few distinct values: one byte per row and a table, so that counting needs no
-// search. Many: the floats themselves.
+// One column of X. Two distinct values: one bit per row. Few: one byte per row. Both are numbers of
+// values in a table, so that counting needs no search. Many: the floats themselves.
 class Column {
  public:
   static constexpr std::uint8_t kMissingCode = 255;
   static constexpr std::size_t kMaxCodes = 255;
+  static constexpr std::size_t kWordRows = 64;
 
   class Builder;
 
@@ -74,12 +82,18 @@ class Column {
   // Adds the rows of another column behind these.
   void append(Column later);
   void erase(Slot slot) noexcept;
+  // Starts to load what `erase` will change.
+  void fetch(Slot slot) const noexcept;
   [[nodiscard]] Column kept(std::span<const Slot> slots) const;
   void truncate(std::size_t n_slots) noexcept;
 
-  [[nodiscard]] bool is_coded() const noexcept { return coded_; }
+  [[nodiscard]] bool is_coded() const noexcept { return kind_ != Kind::floats; }
+  [[nodiscard]] bool is_packed() const noexcept { return kind_ == Kind::bits; }
   // Whether a row without a value may be there; false is certain.
   [[nodiscard]] bool has_missing() const noexcept { return has_missing_; }
+  // The codes of a packed column: bit i % 64 of word i / 64 is that of row i.
+  [[nodiscard]] const std::uint64_t* words() const noexcept { return words_.data(); }
+  // The codes of a coded column that is not packed.
   [[nodiscard]] const std::uint8_t* codes() const noexcept { return codes_.data(); }
   [[nodiscard]] const float* values() const noexcept { return values_.data(); }
   // Ascending; entries that no row uses are NaN.
@@ -87,43 +101,70 @@ class Column {
   [[nodiscard]] float at(Slot slot) const noexcept;
   [[nodiscard]] std::size_t n_bytes() const noexcept;
 
- private:
-  [[nodiscard]] std::vector<float> decoded() const;
+  // Calls read(code_of) for a coded column, where code_of(slot) is the code of a row.
+  template <typename Read>
+  auto read_codes(Read read) const {
+    if (kind_ == Kind::bits) {
+      return read([words = words_.data()](Slot slot) noexcept {
+        return static_cast<std::uint8_t>((words[slot / kWordRows] >> (slot % kWordRows)) & 1u);
+      });
+    }
+    return read([codes = codes_.data()](Slot slot) noexcept { return codes[slot]; });
+  }
 
-  bool coded_ = false;
+ private:
+  enum class Kind : std::uint8_t { bits, codes, floats };
+
+  [[nodiscard]] std::vector<float> decoded() const;
+  [[nodiscard]] std::size_t size() const noexcept;
+
+  Kind kind_ = Kind::floats;
   bool has_missing_ = false;
+  std::size_t n_packed_ = 0;  // rows of a packed column
+  std::vector<std::uint64_t> words_;
   std::vector<float> values_;
   std::vector<std::uint8_t> codes_;
   std::vector<float> table_;
   std::vector<std::uint32_t> uses_;
 };
 
-// Collects the values of a column part by part: as codes while there are few distinct values, as
-// floats from then on.
+// Collects the values of a column part by part: as bits while there are two distinct values, as
+// codes while there are few, as floats from then on.
 class Column::Builder {
  public:
   explicit Builder(std::size_t n_rows) : n_rows_(n_rows) {}
 
   // Values in canonical form, at most `n_rows` in all; false if any is missing or infinite.
   bool add(std::span<const float> values);
+  // The values of kWordRows rows after as many times kWordRows: bit i is set if row i has the
+  // value `high()`; all other rows have the value `low()`.
+  void add_word(std::uint64_t word);
+  // Whether the column is packed so far. Then its values are among low() and high(), which are NaN
+  // while they are unknown.
+  [[nodiscard]] bool is_packed() const noexcept { return kind_ == Kind::bits; }
+  [[nodiscard]] float low() const noexcept { return value_of(0); }
+  [[nodiscard]] float high() const noexcept { return value_of(1); }
   [[nodiscard]] Column finish();
 
  private:
+  [[nodiscard]] float value_of(std::size_t code) const noexcept {
+    return code < distinct_.size() ? distinct_[code] : std::numeric_limits<float>::quiet_NaN();
+  }
   [[nodiscard]] std::size_t code_of(float value) noexcept;
   void make_room(std::size_t n);
-  void add_codes(std::size_t n);
+  [[nodiscard]] bool pack(std::span<const float> values);
   void add_codes(std::span<const float> values);
+  void leave_bits();
   void leave_codes();
 
   std::size_t n_rows_;
   std::size_t n_ = 0;  // codes so far
-  bool coded_ = true;
+  Kind kind_ = Kind::bits;
   bool has_missing_ = false;
-  std::uint32_t last_bits_ = 0;  // of the last value
-  std::uint8_t last_code_ = 0;
   std::array<std::uint16_t, 512> places_{};  // of distinct values: open addressing over the bits
   std::array<std::uint32_t, kMaxCodes + 1> uses_{};
   std::vector<float> distinct_;
+  std::vector<std::uint64_t> words_;
   std::vector<std::uint8_t> codes_;
   std::vector<float> values_;
 };

@@ -1,0 +1,1 @@
+"""Tests of the vector index and of the models of nearest neighbours."""
