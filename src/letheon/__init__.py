@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         DeltaGradNetClassifier,
         FisherNetClassifier,
         SISANetClassifier,
+        SISANetRegressor,
     )
     from letheon.evaluation import Evaluation, evaluate
     from letheon.forest import DaREForestClassifier, DaREForestRegressor
@@ -78,6 +79,7 @@ __all__ = [
     "Receipt",
     "SISAClassifier",
     "SISANetClassifier",
+    "SISANetRegressor",
     "SISARegressor",
     "__version__",
     "convert",

@@ -91,7 +91,7 @@ METHODS: tuple[Method, ...] = (
     ),
     Method("nearest-centroid", "letheon.centroid", "NearestCentroid", "exact"),
     Method("deepobliviate", "letheon.deep", "DeepObliviateClassifier", "empirical"),
-    Method("sisa-net", "letheon.deep", "SISANetClassifier", "exact"),
+    Method("sisa-net", "letheon.deep", "SISANetClassifier SISANetRegressor", "exact"),
     Method("fisher-net", "letheon.deep", "FisherNetClassifier", "empirical"),
     Method("deltagrad-net", "letheon.deep", "DeltaGradNetClassifier", "empirical"),
     Method(

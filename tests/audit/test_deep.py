@@ -30,6 +30,31 @@ def test_a_net_is_rederived_byte_for_byte() -> None:
     assert check_rederivation(again, without(rows, [3, 5, 7]))[0].verdict == "fail"
 
 
+def test_a_regressor_with_options_is_rederived_byte_for_byte() -> None:
+    from letheon import SISANetRegressor
+
+    X, y = people()
+    options: dict[str, Any] = {"validation_fraction": 0.2, "warm_up": 0.1, "augment": "mixup"}
+    model = SISANetRegressor(n_shards=2, epochs=2, device="cpu", verbose=0, **options)
+    model.fit(X, X[:, 0] + y).forget([3, 5])
+    content, rows = state.encode(model), held(X, X[:, 0] + y, None)
+    again = state.decode(content)
+    assert check_rederivation(again, without(rows, [3, 5]), content=content)[0].verdict == "pass"
+    assert check_rederivation(again, without(rows, [3, 5, 7]))[0].verdict == "fail"
+
+
+def test_a_file_from_before_the_options_is_rederived() -> None:
+    from letheon import SISANetClassifier
+
+    X, y = people()
+    model = SISANetClassifier(n_shards=2, epochs=2, device="cpu").fit(X, y)
+    for name in SISANetClassifier._later_parameters:
+        vars(model).pop(name)
+    content, rows = state.encode(model), held(X, y, None)
+    again = state.decode(content)
+    assert check_rederivation(again, rows, content=content)[0].verdict == "pass"
+
+
 def test_free_kernels_are_never_a_pass() -> None:
     from letheon import SISANetClassifier
 

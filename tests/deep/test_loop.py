@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from letheon.deep import _loop
+from letheon.deep import _batches
 from letheon.deep._device import reproducible_run
-from letheon.deep._loop import DeviceData, Loop, LoopSettings, Progress, TrainingPhase
+from letheon.deep._loop import DeviceData, Loop, Progress, TrainingPhase
 from letheon.deep._module import Template
+from letheon.deep._optim import LoopSettings
 from letheon.exceptions import TrainingError
 from letheon.seeds import Purpose, keyed_hash
 from tests.sharded.people import examples
@@ -88,9 +89,9 @@ def plain_torch(lane: int, slots: list[int], *, number: int, epochs: int) -> Ten
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.001)
     data, loss = table(), nn.CrossEntropyLoss()
     for epoch in range(epochs):
-        key = _loop.to_signed(keyed_hash(SEED, Purpose.NET_ORDER, number, epoch))
-        lane_key = _loop.mix64(torch.tensor(key), torch.tensor(lane))
-        order = _loop.mix64(lane_key, torch.arange(len(slots))).argsort().tolist()
+        key = _batches.to_signed(keyed_hash(SEED, Purpose.NET_ORDER, number, epoch))
+        lane_key = _batches.mix64(torch.tensor(key), torch.tensor(lane))
+        order = _batches.mix64(lane_key, torch.arange(len(slots))).argsort().tolist()
         for begin in range(0, len(order), PLAIN.batch_size):
             batch = [slots[k] for k in order[begin : begin + PLAIN.batch_size] if slots[k] >= 0]
             if batch:
@@ -329,32 +330,32 @@ def test_a_row_that_left_has_no_influence(net: str, fill: float) -> None:
     assert not gone_row_shows(FACTORIES[net], fill)
 
 
-def weights_of_all_slots(rows: Tensor) -> _loop.LaneBatches:
+def weights_of_all_slots(rows: Tensor) -> _batches.LaneBatches:
     """Count empty slots as people; what a first thought does."""
     batches = real_tables(rows)
     return batches._replace(weights=torch.full_like(batches.weights, 1 / rows.shape[2]))
 
 
-def left_where_they_were(rows: Tensor) -> _loop.LaneBatches:
+def left_where_they_were(rows: Tensor) -> _batches.LaneBatches:
     """Fill empty slots with any row; position -1 is the last one, and 2 is a removed row."""
     batches = real_tables(rows)
     return batches._replace(rows=torch.where(rows >= 0, rows, 2))
 
 
-real_tables = _loop._fill_batches
+real_tables = _batches._fill_batches
 
 
 def test_weights_that_do_not_count_empty_slots_are_missed(monkeypatch: Any) -> None:
     slots = [-1 if row in (2, 9) else row for row in range(13)]
     expected = plain_torch(0, slots, number=0, epochs=2)
     assert torch.allclose(trained(loop_of(), slots)[0], expected, atol=2e-6)
-    monkeypatch.setattr(_loop, "_fill_batches", weights_of_all_slots)
+    monkeypatch.setattr(_batches, "_fill_batches", weights_of_all_slots)
     assert not torch.allclose(trained(loop_of(), slots)[0], expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("net", FACTORIES)
 def test_fillers_from_outside_the_batch_are_caught(net: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(_loop, "_fill_batches", left_where_they_were)
+    monkeypatch.setattr(_batches, "_fill_batches", left_where_they_were)
     # Without BatchNorm a weight of 0 hides any finite row, but not one that is not a number.
     assert gone_row_shows(FACTORIES[net], float("nan") if net != "batch norm" else 1e6)
 

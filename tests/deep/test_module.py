@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from letheon.data import SlotRows, as_ids
 from letheon.deep._base import TrainingContext
-from letheon.deep._loop import DeviceData, LoopSettings
+from letheon.deep._loop import DeviceData
 from letheon.deep._module import Template
+from letheon.deep._optim import LoopSettings
 from letheon.exceptions import TrainingError
 from tests.sharded.people import examples
 

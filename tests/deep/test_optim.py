@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, SGD, Adam, AdamW, RMSprop
 
-from letheon.deep._loop import (
+from letheon.deep._optim import (
     CustomOptimizer,
     FlatAdam,
     FlatSGD,

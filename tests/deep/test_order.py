@@ -11,15 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from letheon.deep import _loop
-from letheon.deep._loop import (
+from letheon.deep import _batches
+from letheon.deep._batches import (
     EMPTY,
     LaneBatches,
     epoch_batches,
-    learning_rates,
     slot_batches,
     slot_matrix,
 )
+from letheon.deep._optim import learning_rates
 from letheon.seeds import Purpose, keyed_hash
 from letheon.seeds import mix64 as mix64_numpy
 
@@ -70,7 +70,7 @@ def reference(
 def test_mix64_is_that_of_the_seeds(keys: list[int], bits: list[int]) -> None:
     key, bit = np.array(keys, np.uint64)[:, None], np.array(bits, np.uint64)[None, :]
     expected = mix64_numpy(np.broadcast_to(key, (len(keys), len(bits))).copy(), bit + 0 * key)
-    got = _loop.mix64(
+    got = _batches.mix64(
         torch.from_numpy(key.view(np.int64)), torch.from_numpy(bit.view(np.int64))
     ).numpy()
     assert got.view(np.uint64).tolist() == expected.tolist()
@@ -79,7 +79,7 @@ def test_mix64_is_that_of_the_seeds(keys: list[int], bits: list[int]) -> None:
 @given(WORDS)
 @example(2**63)
 def test_signed_words_have_the_same_bits(word: int) -> None:
-    assert np.array([_loop.to_signed(word)], np.int64).view(np.uint64).tolist() == [word]
+    assert np.array([_batches.to_signed(word)], np.int64).view(np.uint64).tolist() == [word]
 
 
 @given(LANES, WORDS, st.integers(1, 7), st.data())

@@ -407,13 +407,15 @@ def test_visits_against_a_slow_count(rows: list[tuple[int, int, bool]], epochs: 
         as_ids(list(range(n))),
         {"shard": shard, "slice": slices},
     )
-    grid = ShardGrid(held, alive, tuple(epochs))
+    grid = ShardGrid(held, alive, ~alive, tuple(epochs))
     visits = grid.count_visits(5)
     assert visits.shape == (5, 3)
     for one, stage in np.ndindex(5, 3):
         expected = sum(here and a == one and b <= stage for a, b, here in rows)
         assert visits[one, stage] == epochs[stage] * expected
         assert len(grid.slots_of(one, stage)) == expected
+        both = sum(a == one and b <= stage for a, b, _ in rows)
+        assert len(grid.list_held_out(one, stage)) == both - expected
 
 
 def test_statistics_that_fail_leave_no_files(

@@ -147,6 +147,9 @@ def _head(**settings: Any) -> Any:
 NETS: dict[str, Maker] = {
     "sisa net": lambda: _net("SISANetClassifier", n_shards=2),
     "sisa net rounding": lambda: _net("SISANetClassifier", n_shards=2, deterministic=False),
+    "sisa net options": lambda: _net(
+        "SISANetClassifier", n_shards=2, augment="mixup", validation_fraction=0.2
+    ),
     "deepobliviate": lambda: _net("DeepObliviateClassifier", n_blocks=2),
     "deltagrad net": lambda: _net("DeltaGradNetClassifier"),
     "fisher net": lambda: _net("FisherNetClassifier"),

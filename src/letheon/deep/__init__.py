@@ -13,6 +13,8 @@ except ModuleNotFoundError as error:
 
 from typing import TYPE_CHECKING, Any
 
+from letheon.deep._adapters import LoRA, save_adapters
+from letheon.deep._augment import RowGenerator
 from letheon.deep._backbone import Backbone
 from letheon.deep._deltagrad import DeltaGradNetClassifier
 from letheon.deep._fisher import FisherNetClassifier
@@ -21,7 +23,7 @@ from letheon.deep._information import gaussian_kl
 from letheon.deep._loop import Progress
 from letheon.deep._nets import CNN, MLP, ResNet
 from letheon.deep._obliviate import DeepObliviateClassifier
-from letheon.deep._sisa import SISANetClassifier
+from letheon.deep._sisa import SISANetClassifier, SISANetRegressor
 
 if TYPE_CHECKING:
     from letheon.deep._exact_head import ExactHeadClassifier
@@ -35,10 +37,14 @@ __all__ = [
     "DeltaGradNetClassifier",
     "ExactHeadClassifier",
     "FisherNetClassifier",
+    "LoRA",
     "Progress",
     "ResNet",
+    "RowGenerator",
     "SISANetClassifier",
+    "SISANetRegressor",
     "gaussian_kl",
+    "save_adapters",
 ]
 
 

@@ -17,6 +17,9 @@ from letheon.removal import Cache
 
 Weights = Mapping[str, Any]
 
+# The assumption of every guarantee of a model with a backbone.
+FROZEN = "backbone-never-saw-the-rows"
+
 # Largest difference between features of a row in a batch and alone, relative to the largest one:
 # kernels for other shapes add in another order. Training features are never computed in batches.
 _ROUNDING = 1e-4
@@ -166,14 +169,18 @@ class Backbone:
             raise
         self._require_constant(module, tensors)
 
+    def make_module(self) -> nn.Module:
+        """Return a new module with the weights, on the CPU and in evaluation mode."""
+        module = self._build_module()
+        _load_weights(module, self._weights)
+        return module.eval()
+
     def _load_module(self, device: torch.device) -> tuple[nn.Module, dict[str, Tensor]]:
         kept = self._modules.content
         if kept is None:
             kept = self._modules.content = {}
         if str(device) not in kept:
-            module = self._build_module()
-            _load_weights(module, self._weights)
-            module = module.to(device).eval().requires_grad_(False)
+            module = self.make_module().to(device).requires_grad_(False)
             tensors = {name: part.detach().clone() for name, part in get_tensors(module).items()}
             kept[str(device)] = module, tensors
         return kept[str(device)]

@@ -12,45 +12,39 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length
 from torch import Tensor, nn
 
 from letheon.base import (
     ForgetMixin,
-    KeywordScoreMixin,
     Outcome,
     Removal,
     lock_for_change,
     require_fitted,
     warn_all,
 )
-from letheon.data import SlotRows, hold_labels, row_ids
+from letheon.data import SlotRows
 from letheon.deep._device import (
     check_query_rows,
     copy_rows,
     describe_device,
     reproducible_run,
     resolve_device,
+    row_dtype,
     shape_attributes,
+    to_batch,
 )
-from letheon.deep._loop import (
-    OPTIMIZERS,
-    PRECISIONS,
-    SCHEDULES,
-    Callback,
-    DeviceData,
-    Loop,
-    LoopSettings,
-)
+from letheon.deep._loop import Callback, DeviceData, Loop
 from letheon.deep._module import Nets, Statistics, Template
 from letheon.deep._nets import MLP
+from letheon.deep._optim import OPTIMIZERS, PRECISIONS, SCHEDULES, LoopSettings
 from letheon.exceptions import LetheonWarning, warn_caller
 from letheon.guarantee import MethodFacts
 from letheon.receipt import Receipt
-from letheon.removal import Cache, Change, Opaque, ProbabilitiesMixin, RowsMixin, TrainingRows
-from letheon.seeds import Purpose, seed_from
+from letheon.removal import Cache, Change, Opaque, RowsMixin, TrainingRows
+from letheon.seeds import Purpose, mix64, seed_from
 from letheon.validation import (
     POSITIVE,
     AnyCallable,
@@ -128,9 +122,14 @@ class TrainingContext(Opaque):
 
     def __post_init__(self) -> None:
         self._X, self._y = self.rows.X, self.rows.y
-        self.data = DeviceData(
-            torch.from_numpy(self._X).to(self.device), torch.from_numpy(self._y).to(self.device)
-        )
+        y = torch.from_numpy(self._y)
+        if y.is_floating_point():
+            y = y.to(torch.float32).view(len(y), -1)
+        keys = None
+        if self.settings.augmentation.is_used:
+            keys = torch.from_numpy(compute_row_keys(self.rows, self.seed)).to(self.device)
+        X = torch.from_numpy(self._X)
+        self.data = DeviceData(X.to(self.device), y.to(self.device), keys)
         self._loops: dict[tuple[tuple[int, ...], int], Loop] = {}
 
     def get_loop(self, lanes: tuple[int, ...] = (0,), group: int = 0) -> Loop:
@@ -147,11 +146,12 @@ class TrainingContext(Opaque):
         return rows.X is self._X and rows.y is self._y and device == self.device
 
     def wipe(self, positions: Positions) -> None:
-        """Overwrite rows in the copy on the device with zeros, if there is a copy."""
-        if self.device.type != "cpu":
-            where = torch.from_numpy(positions).to(self.device)
-            self.data.X[where] = 0
-            self.data.y[where] = 0
+        """Overwrite rows with zeros in all copies of the memory of `SlotRows`."""
+        where = torch.from_numpy(positions).to(self.device)
+        of_host = (self._X.ctypes.data, self._y.ctypes.data)
+        for part in self.data:
+            if part is not None and (self.device.type != "cpu" or part.data_ptr() not in of_host):
+                part[where] = 0
 
     def compute_statistics(self, flat: Tensor, positions: Positions) -> Statistics:
         """Return BatchNorm's running statistics of one network, from a sample of its rows."""
@@ -164,9 +164,22 @@ class TrainingContext(Opaque):
         return self.template.running_statistics(flat, map(self.load_rows, parts))
 
     def load_rows(self, positions: Positions) -> Tensor:
-        """Return the rows at these positions as float32 on the device."""
+        """Return the rows at these positions on the device, as a module gets them."""
         where = torch.from_numpy(positions).to(self.device)
-        return self.data.X.index_select(0, where).to(torch.float32)
+        return to_batch(self.data.X.index_select(0, where))
+
+    def mean_loss(self, flat: Tensor, positions: Positions, trained: Positions) -> Tensor:
+        """Return the mean loss of rows for one network that was trained on other rows.
+
+        The network is in evaluation mode. The result is NaN without rows.
+        """
+        module = self.template.make_module(flat, self.compute_statistics(flat, trained))
+        losses = []
+        with torch.no_grad():
+            for part in np.array_split(positions, -(-len(positions) // _ANSWER_BATCH) or 1):
+                y = self.data.y[torch.from_numpy(part).to(self.device)]
+                losses.append(self.settings.row_losses(module(self.load_rows(part)).float(), y))
+        return torch.cat(losses).mean()
 
 
 def sample_calibration_rows(
@@ -180,6 +193,20 @@ def sample_calibration_rows(
         return positions
     hashes = rows.ids_at(positions).hashes(seed, Purpose.CALIBRATION)
     return positions[np.sort(np.argsort(hashes, kind="stable")[:limit])]
+
+
+def compute_row_keys(rows: SlotRows, seed: int) -> Positions:
+    """Return the key of every slot for its augmentation; 0 for an empty slot.
+
+    The key of a row depends on its id and on the number of earlier rows with this id::
+
+        key = mix64(keyed_hash(seed, "augment", id), number)
+    """
+    where = np.flatnonzero(rows.alive)
+    hashes = rows.ids_at(where).hashes(seed, Purpose.AUGMENT)
+    keys = np.zeros(rows.n_slots, np.uint64)
+    keys[where] = mix64(hashes, assign_slots(hashes.view(np.int64)).astype(np.uint64))
+    return keys.view(np.int64)
 
 
 def alive_mask(rows: SlotRows, removed: Positions | None) -> NDArray[np.bool_]:
@@ -197,6 +224,13 @@ def assign_slots(groups: Positions) -> Positions:
     slots = np.empty_like(groups)
     slots[order] = np.arange(len(groups)) - np.searchsorted(ranked, ranked)
     return slots
+
+
+def count_outputs(classes: NDArray[Any] | None, y: NDArray[Any]) -> int:
+    """Return the number of outputs of a network: one per class, or one per target of a row."""
+    if classes is not None:
+        return len(classes)
+    return 1 if y.ndim == 1 else int(y.shape[1])
 
 
 def net_facts(method: str, **own: Any) -> MethodFacts:
@@ -235,18 +269,18 @@ class NetParameters:
     random_state: Any = None
 
 
-class NetBase(
-    NetParameters, ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, RowsMixin, BaseEstimator
-):
-    """A classifier of one or more networks with the same architecture; it stores its rows.
+class NetBase(NetParameters, RowsMixin, BaseEstimator):
+    """One or more networks with the same architecture, and their rows.
 
     A subclass implements `_train_all` (train from scratch) and `_prepare_removal` (a removal after
-    which every class still has rows). Both return a `Change` to be committed.
+    which every class still has rows). Both return a `Change` to be committed. A mixin of
+    `_tasks.py` makes it a classifier or a regressor.
     """
 
-    counts_: NDArray[np.int64]
+    counts_: Any
     nets_: Nets
     shape_: tuple[int, ...]
+    _is_classifier: ClassVar[bool]
     cache_: Cache[TrainingContext]
     environment_: dict[str, str]
     seed_: int
@@ -264,7 +298,6 @@ class NetBase(
         "learning_rate": POSITIVE,
         "momentum": Interval(0, 1, closed="left"),
         "weight_decay": Interval(0),
-        "loss": Either(OneOf(("cross_entropy",), "'cross_entropy'"), AnyCallable()),
         "module": OrNone(AnyCallable(), "a small MLP"),
         "deterministic": Boolean(),
     }
@@ -323,25 +356,6 @@ class NetBase(
         """
         return self._answer_request(ids, digest, partial(self._prepare, callback=callback))
 
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """Labels of the remaining rows, sorted."""
-        require_fitted(self)
-        return self.nets_.classes
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most likely label of every row.
-
-        The first call on a loaded model waits until other threads have finished training.
-        """
-        nets, shares = self._predict_shares(X)
-        labels: NDArray[Any] = nets.classes[shares.argmax(axis=1)]
-        return labels
-
-    def predict_proba(self, X: Any) -> Floats:
-        """Return class probabilities, in the order of `classes_`."""
-        return self._predict_shares(X)[1]
-
     def to_modules(self) -> list[torch.nn.Module]:
         """Return copies of the trained networks, as modules in evaluation mode on the CPU."""
         require_fitted(self)
@@ -363,10 +377,28 @@ class NetBase(
         overrides `_commit`.
         """
 
-    def _aggregate_shares(self, shares: Floats) -> Floats:
-        """Return the probabilities of the model: the mean over its networks (the first axis)."""
-        answer: Floats = shares.mean(axis=0)
+    @abstractmethod
+    def _hold_targets(self, y: Any) -> NDArray[Any]:
+        """Return y as an array in canonical form; raise an error for targets of the wrong kind."""
+
+    @abstractmethod
+    def _make_training_rows(
+        self, rows: NDArray[Any], targets: NDArray[Any], ids: Any
+    ) -> TrainingRows:
+        """Return rows, targets and ids together; for a classifier with its classes."""
+
+    @abstractmethod
+    def _link_outputs(self, outputs: Tensor) -> Tensor:
+        """Return the predictions of one network, such as probabilities, from its outputs."""
+
+    def _aggregate(self, predictions: Floats) -> Floats:
+        """Return the predictions of the model: the mean over its networks (the first axis)."""
+        answer: Floats = predictions.mean(axis=0)
         return answer
+
+    def _loop_settings(self, shape: tuple[int, ...]) -> LoopSettings:  # noqa: ARG002
+        """Return the settings of the training loop for rows of this shape."""
+        return loop_settings(self)
 
     def _check_settings(self) -> None:
         """Raise ValueError or TypeError for the first invalid parameter."""
@@ -415,19 +447,12 @@ class NetBase(
         require_target(self, y)
         rows = copy_rows(self, X)
         self._warn_if_scaled_twice(rows)
-        labels = self._copy_labels(y, rows)
-        classes, codes = np.unique(labels, return_inverse=True)
-        if len(classes) < 2:
-            raise ValueError(
-                f"y has only one class ({classes[0]!r}); a classifier needs at least two classes"
-            )
-        slots = SlotRows(rows, codes.astype(np.int64), row_ids(ids, len(rows)))
-        return TrainingRows(slots, classes, np.bincount(codes))
+        return self._make_training_rows(rows, self._copy_targets(y, rows), ids)
 
-    def _copy_labels(self, y: Any, rows: NDArray[Any]) -> NDArray[Any]:
-        labels = hold_labels(y, name=type(self).__name__, regressor="a regressor of scikit-learn")
-        check_consistent_length(rows, labels)
-        return labels
+    def _copy_targets(self, y: Any, rows: NDArray[Any]) -> NDArray[Any]:
+        targets = self._hold_targets(y)
+        check_consistent_length(rows, targets)
+        return targets
 
     def _warn_if_scaled_twice(self, rows: NDArray[Any]) -> None:
         scale = getattr(self._module_factory, "scale", None)
@@ -441,8 +466,9 @@ class NetBase(
 
     def _new_context(self, data: TrainingRows, seed: int) -> TrainingContext:
         """Return a new training context for rows that are about to be trained on."""
-        assert data.classes is not None
-        template = Template(self._module_factory, data.rows.X.shape[1:], len(data.classes), seed)
+        template = self._build_template(
+            data.rows.X.shape[1:], count_outputs(data.classes, data.rows.y), seed
+        )
         if template.has_batch_norm and self.batch_size < 2:
             raise ValueError(
                 f"batch_size={self.batch_size} is too small; BatchNorm needs at least 2"
@@ -452,7 +478,7 @@ class NetBase(
     def _make_context(self, rows: SlotRows, template: Template, seed: int) -> TrainingContext:
         limit = int(self.calibration_rows)
         return TrainingContext(
-            rows, template, loop_settings(self), seed, self._torch_device(), limit
+            rows, template, self._loop_settings(template.shape), seed, self._torch_device(), limit
         )
 
     def _current_context(self) -> TrainingContext:
@@ -472,8 +498,21 @@ class NetBase(
         return MLP() if self.module is None else self.module
 
     def _make_template(self, nets: Nets) -> Template:
+        n_outputs = count_outputs(nets.classes, self.rows_.y)
+        return self._build_template(self.shape_, n_outputs, self.seed_, nets.constants)
+
+    def _build_template(
+        self, shape: tuple[int, ...], n_outputs: int, seed: int, constants: Any = None
+    ) -> Template:
+        is_classifier, dtype = self._is_classifier, getattr(torch, row_dtype(self))
         return Template(
-            self._module_factory, self.shape_, len(nets.classes), self.seed_, nets.constants
+            self._module_factory,
+            shape,
+            n_outputs,
+            seed,
+            constants,
+            dtype=dtype,
+            is_classifier=is_classifier,
         )
 
     def _make_nets(
@@ -550,7 +589,8 @@ class NetBase(
         )
         return Change(attributes, outcome, writes)
 
-    def _predict_shares(self, X: Any) -> tuple[Nets, Floats]:
+    def _predict_outputs(self, X: Any) -> tuple[Nets, Floats]:
+        """Return the networks and the combined predictions of all networks."""
         require_fitted(self)
         rows = check_query_rows(self, X, self.shape_)
         nets, device = (
@@ -561,10 +601,13 @@ class NetBase(
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             for begin in range(0, len(rows), _ANSWER_BATCH):
                 x = torch.from_numpy(rows[begin : begin + _ANSWER_BATCH]).to(device)
-                batch = x.to(torch.float32)
-                shares = [torch.softmax(module(batch).double(), dim=1) for module in modules]
-                parts.append(torch.stack(shares).cpu().numpy())
-        return nets, self._aggregate_shares(np.concatenate(parts, axis=1))
+                answers = [self._predict_with(module, to_batch(x)) for module in modules]
+                parts.append(torch.stack(answers).cpu().numpy())
+        return nets, self._aggregate(np.concatenate(parts, axis=1))
+
+    def _predict_with(self, module: nn.Module, batch: Tensor) -> Tensor:
+        """Return the predictions of one network for a batch."""
+        return self._link_outputs(module(batch).double())
 
     def _describe_environment(self) -> dict[str, str]:
         kernels = "fixed" if self.deterministic else "free"

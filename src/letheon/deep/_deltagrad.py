@@ -12,8 +12,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from letheon.base import Outcome, Removal
 from letheon.data import SlotRows
 from letheon.deep._base import NetBase, Positions, TrainingContext, alive_mask, net_facts
-from letheon.deep._loop import EMPTY, Callback, Slots
+from letheon.deep._batches import EMPTY, Slots
+from letheon.deep._loop import Callback
 from letheon.deep._replay import LocalChecks, NetDescent, NetReplay, Path, StepSchedule
+from letheon.deep._tasks import NetClassifierMixin
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.removal import Change, Exactness, TrainingRows
@@ -41,7 +43,7 @@ _ROUNDING = 1e-3
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DeltaGradNetClassifier(NetBase):
+class DeltaGradNetClassifier(NetClassifierMixin, NetBase):
     """A PyTorch network that forgets by replaying its gradient descent.
 
     Training is plain stochastic gradient descent, ``w_(t+1) = w_t - rate_t g_t``, where g_t is the
@@ -291,7 +293,8 @@ def _require_separable_rows(context: TrainingContext) -> None:
     # Spread over all rows: neighbours may be equal, and equal rows cannot show mixing.
     n_rows = len(context.data.y)
     where = np.unique(np.linspace(0, n_rows - 1, _PROBED_ROWS).astype(np.int64))
-    x, y = (part[torch.from_numpy(where).to(context.device)] for part in context.data)
+    chosen = torch.from_numpy(where).to(context.device)
+    x, y = context.data.X[chosen], context.data.y[chosen]
 
     def compute_losses(begin: int, end: int) -> torch.Tensor:
         logits = template.train_logits(flat, x[begin:end].to(torch.float32))

@@ -245,6 +245,17 @@ _SAFE_MESSAGES = {
 }
 
 
+def row_dtype(model: Any) -> str:
+    """Return how a model stores rows other than bytes: "float32", or "int64" for tokens."""
+    name: str = getattr(model, "row_dtype", "float32")
+    return name
+
+
+def to_batch(rows: torch.Tensor) -> torch.Tensor:
+    """Return stored rows as a module gets them: float32, or int64 for tokens."""
+    return rows if rows.dtype == torch.int64 else rows.to(torch.float32)
+
+
 def copy_rows(model: Any, X: Any) -> NDArray[Any]:
     """Return a copy of the rows: uint8 stays uint8, everything else becomes float32."""
     return _check_rows(model, X, copy=True)
@@ -252,7 +263,10 @@ def copy_rows(model: Any, X: Any) -> NDArray[Any]:
 
 def _check_rows(model: Any, X: Any, *, copy: bool) -> NDArray[Any]:
     array = _as_array(X, model)
-    kind = np.uint8 if getattr(array, "dtype", None) == np.uint8 else np.float32
+    wanted = np.dtype(row_dtype(model))
+    if wanted == np.int64:
+        _require_tokens(array)
+    kind = np.uint8 if wanted != np.int64 and getattr(array, "dtype", None) == np.uint8 else wanted
     options = {"order": "C", "copy": copy, "allow_nd": True, "input_name": "X"}
     try:
         rows: NDArray[Any] = check_array(array, dtype=kind, estimator=model, **options)
@@ -264,6 +278,16 @@ def _check_rows(model: Any, X: Any, *, copy: bool) -> NDArray[Any]:
         return rows
     # Outside the handler: the original error quotes values of a row.
     raise ValueError(messages[0])
+
+
+def _require_tokens(array: Any) -> None:
+    """Raise `ValueError` unless all values are whole numbers."""
+    values = np.asarray(array)
+    if values.dtype.kind not in "iu":
+        raise ValueError(
+            f"X has the dtype {values.dtype}, but row_dtype='int64' takes whole numbers, such as "
+            "token numbers; convert X to int64, or set row_dtype='float32'"
+        )
 
 
 def check_query_rows(model: Any, X: Any, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -29,6 +29,7 @@ from letheon.deep._information import (
     kronecker_fisher,
 )
 from letheon.deep._loop import Callback, TrainingPhase
+from letheon.deep._tasks import NetClassifierMixin
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.noise import NoiseSource
@@ -88,7 +89,7 @@ class _Objective(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FisherNetClassifier(NetBase):
+class FisherNetClassifier(NetClassifierMixin, NetBase):
     """A network that hides forgotten rows with noise in its parameters.
 
     `forget` adds noise to the parameters,

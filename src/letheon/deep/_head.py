@@ -20,7 +20,7 @@ from letheon.base import (
     require_fitted,
 )
 from letheon.data import Ids
-from letheon.deep._backbone import Backbone
+from letheon.deep._backbone import FROZEN, Backbone
 from letheon.deep._base import net_facts
 from letheon.deep._device import (
     check_query_rows,
@@ -35,8 +35,6 @@ from letheon.inner_estimator import available_from
 from letheon.linear import InfluenceClassifier, LinearClassifier, PublishedModel
 from letheon.receipt import Receipt
 from letheon.validation import Rules, Whole, validate_parameters
-
-FROZEN = "backbone-never-saw-the-rows"
 
 
 def default_head() -> InfluenceClassifier:

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
@@ -31,6 +32,7 @@ from letheon.seeds import Purpose, keyed_hash
 Shape = tuple[int, ...]
 Statistics = dict[str, Tensor]
 Factory = Callable[..., nn.Module]
+Parameters = Tensor | list[Tensor]
 
 _PROBE_ROWS = 2
 # PyTorch errors for layers written in C++, such as nn.GRU, on a CPU and on a GPU.
@@ -51,11 +53,15 @@ class Template:
     shape : tuple of int
         Shape of one row.
     n_classes : int
-        Number of logits that the module must return.
+        Number of outputs that the module must return: logits, or the targets of a regressor.
     seed : int
         Seed of the model, 128 bits.
     constants : mapping of str to Tensor, optional
         Values of constant buffers from an earlier template; by default those of the factory.
+    dtype : torch.dtype
+        Type of the rows that the module gets.
+    is_classifier : bool
+        Whether the outputs are logits.
 
     Attributes
     ----------
@@ -74,8 +80,12 @@ class Template:
         n_classes: int,
         seed: int,
         constants: Mapping[str, Tensor] | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+        is_classifier: bool = True,
     ) -> None:
         self.shape, self.n_classes = shape, n_classes
+        self._dtype, self._is_classifier = dtype, is_classifier
         self._factory, self._seed = factory, seed
         self._plain = self._build_module(0)
         self._require_repeatable_start()
@@ -122,25 +132,35 @@ class Template:
         parts = zip(self.names, flat.split(self.sizes), self.shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in parts}
 
-    def train_logits(self, flat: Tensor, x: Tensor) -> Tensor:
+    def split_lanes(self, flat: Tensor) -> list[Tensor]:
+        """Return the parameters of networks (..., p) as views, each of the shape (..., *shape)."""
+        parts = zip(flat.split(self.sizes, dim=-1), self.shapes, strict=True)
+        return [part.view(*flat.shape[:-1], *shape) for part, shape in parts]
+
+    def train_logits(self, flat: Parameters, x: Tensor) -> Tensor:
         """Return the logits of a batch in training mode.
 
-        Dropout is active, and BatchNorm uses the statistics of the batch.
+        Dropout is active, and BatchNorm uses the statistics of the batch. `flat` is a vector (p,)
+        or what `split_lanes` returns for it.
         """
-        logits: Tensor = functional_call(self._training, self.unflatten(flat), (x,))
+        logits: Tensor = functional_call(self._training, self._name_parts(flat), (x,))
         return logits
 
-    def compute_stacked_logits(self, flat: Tensor, x: Tensor) -> Tensor:
+    def compute_stacked_logits(self, flat: Parameters, x: Tensor) -> Tensor:
         """Return the logits of W networks, each for its own batch of k rows, in training mode.
 
-        `flat` has shape (W, p), `x` has shape (W, k, ...), and the logits have shape (W, k, C).
+        `flat` has shape (W, p), or is what `split_lanes` returns for it. `x` has shape (W, k, ...),
+        and the logits have shape (W, k, C).
         """
 
-        def logits_of_net(line: Tensor, rows: Tensor) -> Any:
-            return functional_call(self._stacked, self.unflatten(line), (rows,))
+        def logits_of_net(line: Parameters, rows: Tensor) -> Any:
+            return functional_call(self._stacked, self._name_parts(line), (rows,))
 
         try:
-            logits: Tensor = vmap(logits_of_net, randomness="different")(flat, x)
+            # The fused kernels of attention fail under vmap on a GPU, because they need another
+            # order of the axes, and run network by network on a CPU.
+            with sdpa_kernel(SDPBackend.MATH):
+                logits: Tensor = vmap(logits_of_net, randomness="different")(flat, x)
         except RuntimeError as error:
             if not any(words in str(error) for words in _CANNOT_STACK):
                 raise
@@ -149,6 +169,11 @@ class Template:
                 "set lane_width=1"
             ) from error
         return logits
+
+    def _name_parts(self, flat: Parameters) -> dict[str, Tensor]:
+        if isinstance(flat, Tensor):
+            return self.unflatten(flat)
+        return dict(zip(self.names, flat, strict=True))
 
     def running_statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Statistics:
         """Return BatchNorm's running means and variances, averaged equally over all batches.
@@ -256,11 +281,13 @@ class Template:
         expected = (_PROBE_ROWS, self.n_classes)
         if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            advice = "" if _takes_shape(self._factory) else _FIXED_SIZE
+            advice, each = "", f"number for each of the {self.n_classes} targets"
+            if self._is_classifier:
+                advice = "" if _takes_shape(self._factory) else _FIXED_SIZE
+                each = f"logit for each of the {self.n_classes} classes"
             raise TrainingError(
                 f"module returns {got} for {_PROBE_ROWS} rows of shape {self.shape}; expected a "
-                f"tensor of shape {expected}, with one logit for each of the {self.n_classes} "
-                f"classes{advice}"
+                f"tensor of shape {expected}, with one {each}{advice}"
             )
         if not torch.equal(logits.nan_to_num(), again.nan_to_num()):
             raise TrainingError(
@@ -277,13 +304,13 @@ class Template:
     def _run_on_zeros(self) -> Any:
         with reproducible_run(CPU, deterministic=False), torch.device(CPU), torch.no_grad():
             torch.default_generator.manual_seed(0)
-            rows = torch.zeros(_PROBE_ROWS, *self.shape)
+            rows = torch.zeros(_PROBE_ROWS, *self.shape, dtype=self._dtype)
             try:
                 return self._training(rows)
             except (RuntimeError, TypeError, ValueError, IndexError) as error:
                 raise TrainingError(
                     f"module fails on a trial batch of {_PROBE_ROWS} rows of shape {self.shape}, "
-                    f"float32: {error}"
+                    f"{str(self._dtype).removeprefix('torch.')}: {error}"
                 ) from error
 
 
@@ -370,8 +397,8 @@ class Nets(Opaque):
         BatchNorm's running statistics of every network.
     answers : tuple of bool
         Which networks are used for predictions. Networks without rows are not.
-    classes : ndarray
-        Labels, in the order of the logits.
+    classes : ndarray or None
+        Labels, in the order of the logits; None for a regressor.
     constants : dict of str to Tensor
         Constant buffers.
     template : Template, optional
@@ -381,7 +408,7 @@ class Nets(Opaque):
     flat: Tensor
     statistics: tuple[Statistics, ...]
     answers: tuple[bool, ...]
-    classes: NDArray[Any]
+    classes: Any
     constants: dict[str, Tensor]
     template: Template | None = None
     _modules: tuple[torch.device, list[nn.Module]] | None = field(default=None, init=False)

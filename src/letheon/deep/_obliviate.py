@@ -23,14 +23,16 @@ from torch import Tensor
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import Ids, SlotRows
 from letheon.deep._base import Floats, alive_mask, assign_slots, net_facts
+from letheon.deep._batches import EMPTY
 from letheon.deep._checkpoints import (
     CheckpointChange,
     CheckpointedNet,
     CheckpointStore,
     with_reason,
 )
-from letheon.deep._loop import EMPTY, Callback, Loop, TrainingPhase
+from letheon.deep._loop import Callback, Loop, TrainingPhase
 from letheon.deep._residual import PaperRule, RobustRule, StopRule, relative_residual
+from letheon.deep._tasks import NetClassifierMixin
 from letheon.exceptions import CorruptFileError, EnvironmentWarning
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.removal import Change, Opaque, TrainingRows
@@ -250,7 +252,7 @@ def stitch_run(
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DeepObliviateClassifier(CheckpointedNet):
+class DeepObliviateClassifier(NetClassifierMixin, CheckpointedNet):
     """Any PyTorch module, trained block by block, so that forgetting retrains only a few blocks.
 
     Ids are distributed over B blocks by a keyed hash. The network is trained on one block after the
