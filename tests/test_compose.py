@@ -416,7 +416,7 @@ def test_parameters_of_steps_by_their_names() -> None:
     params = model.get_params()
     assert params["model__estimator__max_features"] == 1
     assert params["scale"] is model.steps[0][1]
-    assert set(model.get_params(deep=False)) == {"steps"}
+    assert set(model.get_params(deep=False)) == {"steps", "verbose"}
     model.set_params(model__estimator__max_features=2, scale="passthrough")
     assert model.steps[0] == ("scale", "passthrough")
     assert model.steps[1][1].estimator.max_features == 2

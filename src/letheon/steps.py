@@ -450,8 +450,9 @@ class NamedStepsMixin:
         steps = params[self._steps_name]
         if not deep or not isinstance(steps, list | tuple):
             return params
-        params.update({name: step for name, step, *_ in steps})
-        for name, step, *_ in steps:
+        pairs = [entry[:2] for entry in steps if isinstance(entry, list | tuple) and entry[1:]]
+        params.update(dict(pairs))
+        for name, step in pairs:
             if hasattr(step, "get_params"):
                 params.update(
                     {f"{name}__{key}": value for key, value in step.get_params(deep=True).items()}
@@ -464,7 +465,9 @@ class NamedStepsMixin:
         if attribute in params:
             setattr(self, attribute, params.pop(attribute))
         steps = getattr(self, attribute)
-        names = [name for name, *_ in steps] if params else []
+        entries = steps if params and isinstance(steps, list | tuple) else ()
+        # `fit` refuses all other values and entries.
+        names = [entry[0] for entry in entries if isinstance(entry, list | tuple) and entry]
         for name in [key for key in params if key in names]:
             step = params.pop(name)
             steps = [(key, step if key == name else old, *rest) for key, old, *rest in steps]

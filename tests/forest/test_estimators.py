@@ -370,7 +370,7 @@ def test_trees_grown_elsewhere_forget_alike(kind: Any) -> None:
 def test_processes_are_used_only_where_they_were_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
-    def run(function: Any, payloads: Any, *, n_jobs: Any, shared: Any) -> list[Any]:
+    def run(function: Any, payloads: Any, *, n_jobs: Any, shared: Any, note: Any) -> list[Any]:
         calls.append(len(payloads))
         return [function(*shared, *payload) for payload in payloads]
 
