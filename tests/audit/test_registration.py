@@ -19,8 +19,10 @@ from letheon import (
 from letheon.audit import audit
 from letheon.compose import clone_unfitted
 from letheon.ledger import Ledger
+from letheon.ledger.db.events import record_event
+from letheon.ledger.models import register as registration
 from letheon.ledger.models.commitment import locate_salt
-from letheon.ledger.worker import compute
+from letheon.ledger.worker import apply, compute
 from letheon.preprocessing import StandardScaler
 from letheon.sums import RidgeClassifier
 from letheon.verifier import canonical
@@ -140,3 +142,29 @@ def test_a_commitment_does_not_show_a_short_seed(tmp_path: Path) -> None:
     for field in ("settings", "training"):
         assert events[0][field] != events[1][field]
         assert len(events[0][field]) == 64
+
+
+@pytest.mark.parametrize("moment", ["sealed", "published"])
+def test_a_registration_after_the_removal_started_fails(
+    moment: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """The operator waits for the first request, and commits to settings only then."""
+    held: list[dict[str, Any]] = []
+
+    def hold_back(_: Any, kind: str, body: dict[str, Any], at: int) -> None:
+        assert kind == "registered"
+        held.append(body | {"at": at})
+
+    def record_late(conn: Any, kind: str, body: dict[str, Any], at: int, **about: Any) -> None:
+        record_event(conn, kind, body, at, **about)
+        if kind == moment:
+            record_event(conn, "registered", held[0], at)
+
+    monkeypatch.setattr(registration, "record_event", hold_back)
+    with register(tmp_path / "home", forest()) as ledger:
+        monkeypatch.setattr(apply, "record_event", record_late)
+        erase(ledger, "m", 3)
+        report = judged(ledger, tmp_path / "bundle")
+    assert [finding.reason for finding in report.failures] == [
+        "the log does not register the model before its first batch started"
+    ]

@@ -429,8 +429,8 @@ class LogFacts(NamedTuple):
         Events about training keys, in the order of the log.
     checkpoint_sizes : dict of str to int
         Number of events that each checkpoint covers, by the SHA-256 of its signed text.
-    published : dict of str to int
-        Position in the log of the event that published each batch.
+    started, published : dict of str to int
+        Positions in the log of the first event of each batch, and of the one that published it.
     unused_training_keys : int
         Number of committed keys that no registration or certificate uses: the batch of the key is
         still open or has failed, or an operator discarded the key.
@@ -438,6 +438,7 @@ class LogFacts(NamedTuple):
 
     commitments: tuple[Commitment, ...]
     checkpoint_sizes: dict[str, int]
+    started: dict[str, int]
     published: dict[str, int]
     unused_training_keys: int
 
@@ -512,10 +513,13 @@ class Bundle:
         )
         sizes = {hashlib.sha256(note.body).hexdigest(): note.size for note in notes}
         commitments: list[Commitment] = []
+        started: dict[str, int] = {}
         published: dict[str, int] = {}
         for place, event in enumerate(self.read_events()):
             if "training" in event:
                 commitments.append(Commitment(place, event))
+            if event.get("kind") in ("sealed", "published"):
+                started.setdefault(event["batch"], place)
             if event.get("kind") == "published":
                 published[event["batch"]] = place
         used = {
@@ -524,7 +528,7 @@ class Bundle:
         }
         used |= {e["training"] for _, e in commitments if e.get("kind") == "registered"}
         unused = {event["training"] for _, event in commitments} - used
-        return LogFacts(tuple(commitments), sizes, published, len(unused))
+        return LogFacts(tuple(commitments), sizes, started, published, len(unused))
 
     def read_events(self) -> Iterator[dict[str, Any]]:
         """Yield the events of the log in order.

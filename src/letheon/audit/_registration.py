@@ -10,7 +10,7 @@ versions have no commitment to the settings. The log is trusted if V1 passes.
 
 from typing import Any
 
-from letheon.audit._bundle import AuditedModel, LogFacts
+from letheon.audit._bundle import AuditedModel, Commitment, LogFacts
 from letheon.inner_estimator import fresh_copy
 from letheon.ledger.certificates.claims import RETRAIN, describe_settings, list_seeds
 from letheon.ledger.keys.derivation import (
@@ -33,18 +33,25 @@ def has_fixed_settings(log: LogFacts, audited: AuditedModel) -> bool:
 
 def _read_commitment(log: LogFacts, audited: AuditedModel) -> str | None:
     """Return the commitment to the settings, or None in a ledger of the first versions."""
-    committed = [event.get("settings") for event in _list_registrations(log, audited)]
+    committed = [entry.event.get("settings") for entry in _list_registrations(log, audited)]
     return str(committed[0]) if committed and committed[0] is not None else None
 
 
-def _list_registrations(log: LogFacts, audited: AuditedModel) -> list[dict[str, Any]]:
+def _list_registrations(log: LogFacts, audited: AuditedModel) -> list[Commitment]:
     """Return the events that register this model."""
     subject = audited.certificates[0].predicate["model"]["before"]["sha256"]
-    return [entry.event for entry in log.commitments if entry.is_registration_of(subject)]
+    return [entry for entry in log.commitments if entry.is_registration_of(subject)]
 
 
 def find_settings_error(log: LogFacts, audited: AuditedModel, model: Any) -> str | None:
-    """Return how the settings of a model differ from those at its registration, or None."""
+    """Return what is wrong with the registration of a model, or None.
+
+    The settings must be those of the registration, which must come before the first batch: later,
+    the rows to erase are known.
+    """
+    start = log.started.get(audited.certificates[0].predicate["erasure"]["batch"], 0)
+    if all(entry.place >= start for entry in _list_registrations(log, audited)):
+        return "the log does not register the model before its first batch started"
     committed = _read_commitment(log, audited)
     if committed is None:
         return None
@@ -133,7 +140,7 @@ def _is_intent(
     if retrain is not None:
         batch = retrain.predicate["erasure"]["batch"]
         return event.get("kind") == "sealed" and event.get("batch") == batch
-    folders = [entry.get("model") for entry in _list_registrations(log, audited)]
+    folders = [entry.event.get("model") for entry in _list_registrations(log, audited)]
     return event.get("kind") == "training" and [event.get("model")] == folders
 
 
