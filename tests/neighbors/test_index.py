@@ -27,7 +27,7 @@ from letheon.exceptions import (
     UnknownIdError,
 )
 from letheon.neighbors import VectorIndex
-from letheon.neighbors._model import IndexSettings
+from letheon.neighbors._model import METRICS, IndexSettings
 
 MODELS = [
     VectorIndex(),
@@ -184,7 +184,7 @@ def test_a_request_that_touches_no_pivot_moves_no_row() -> None:
 
 
 def test_copies_pickles_and_files_are_the_same_index(tmp_path: Path) -> None:
-    for metric in ("cosine", "euclidean"):
+    for metric in METRICS:
         index = make(metric=metric).fit(X, ids=IDS)
         letheon.save(index, tmp_path / "index")
         copies = [copy.deepcopy(index), pickle.loads(pickle.dumps(index))]

@@ -65,10 +65,10 @@ PATTERNS: dict[str, str] = {
 }
 
 _METRICS = (
-    "braycurtis canberra chebyshev cityblock correlation cosine dice euclidean hamming haversine "
-    "infinity jaccard l1 l2 mahalanobis manhattan matching minkowski nan_euclidean p precomputed "
-    "pyfunc rogerstanimoto russellrao seuclidean sokalmichener sokalsneath sqeuclidean "
-    "wminkowski yule"
+    "braycurtis canberra chebyshev cityblock correlation cosine dice euclidean hamming "
+    "haversine infinity inner_product jaccard l1 l2 mahalanobis manhattan matching minkowski "
+    "nan_euclidean p precomputed pyfunc rogerstanimoto russellrao seuclidean sokalmichener "
+    "sokalsneath sqeuclidean wminkowski yule"
 )
 _KERNELS = (
     "additive_chi2 chi2 cosine epanechnikov exponential gaussian knn laplacian linear poly "
