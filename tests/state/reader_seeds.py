@@ -317,6 +317,40 @@ def _boosted() -> Iterator[Any]:
     yield letheon.BoostingRegressor(**few, loss="poisson", y_max=8.0).fit(X, np.abs(X[:, 1]))
 
 
+def _index() -> Iterator[Any]:
+    """Yield vector indices, recommenders and predictors."""
+    import letheon
+    from letheon import neighbors, recommend, sums
+    from letheon.linear import InfluenceClassifier
+
+    key: dict[str, Any] = {"random_state": 0}
+    yield neighbors.VectorIndex(**key).fit(X, ids=IDS)
+    yield neighbors.VectorIndex(metric="euclidean", **key).fit(X)
+    yield neighbors.VectorIndex(metric="inner_product", dtype="int16", step=0.1, **key).fit(X)
+    yield neighbors.KNeighborsClassifier(**key).fit(X, np.array(TEXTS), ids=IDS)
+    yield neighbors.KNeighborsRegressor(step=0.5, **key).fit(X, X[:, 0])
+    histories = sp.csr_array(np.abs(X).round())
+    yield recommend.ItemKNN(**key).fit(histories, ids=IDS)
+    yield recommend.ItemKNN(similarity="lift", max_items=1, **key).fit(histories)
+    yield recommend.EASE(l2=1.0, **key).fit(histories)
+    forest = letheon.DaREForestClassifier(n_estimators=2, max_depth=2, **key).fit(X, Y)
+    shards = letheon.SISAClassifier(sums.RidgeClassifier(), n_shards=2, **key).fit(X, Y)
+    boosting = letheon.BoostingClassifier(n_estimators=2, max_leaves=4, n_chains=2, **key)
+    pipeline = letheon.ForgetPipeline(
+        [("scale", letheon.preprocessing.StandardScaler(**key)), ("model", sums.Ridge(**key))]
+    )
+    yield from (
+        model.predictor()
+        for model in (
+            forest,
+            shards,
+            boosting.fit(X, Y),
+            InfluenceClassifier(**key).fit(X, Y),
+            pipeline.fit(X, X[:, 0]),
+        )
+    )
+
+
 def _deep() -> Iterator[Any]:
     import letheon
 
@@ -336,6 +370,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "ours": _ours,
     "ours-sums": _sums,
     "ours-boosted": _boosted,
+    "ours-index": _index,
     "deep": _deep,
 }
 

@@ -22,7 +22,7 @@ from sklearn.utils._param_validation import (  # type: ignore[import-untyped]
 )
 
 import letheon
-from letheon import state
+from letheon import neighbors, recommend, state
 from letheon.state._allowed import CLASSES
 from letheon.state._nodes import Instance, Record, Scalar
 from letheon.state._settings_rules import find_violations, rule_of
@@ -86,7 +86,8 @@ def test_a_rule_that_is_removed_is_missed() -> None:
 
 
 def test_every_parameter_of_ours_has_a_rule() -> None:
-    ours = [getattr(letheon, name) for name in letheon.__all__]
+    places = (letheon, neighbors, recommend)
+    ours = [getattr(place, name) for place in places for name in place.__all__]
     ours = [cls for cls in ours if isinstance(cls, type) and hasattr(cls, "get_params")]
     assert len(ours) > 10
     names = {name for cls in ours for name in parameters_of(cls)}

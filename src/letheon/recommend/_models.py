@@ -83,6 +83,21 @@ class _Recommender(DeltaMixin, TransformerMixin, BaseEstimator):
         """Return the items with a score for this item, and their scores."""
         raise NotImplementedError(f"{type(self).__name__} must score items")
 
+    def _require_valid(self) -> None:
+        """Raise `ValueError` if a file has counts, rows and columns of different numbers of items.
+
+        Products of sparse matrices would write outside of their memory.
+        """
+        fitted = vars(self)
+        if "sums_" not in fitted and "rows_" not in fitted:
+            return
+        if not isinstance(fitted.get("sums_"), CoCounts):
+            raise ValueError("the recommender has no counts")
+        table = getattr(fitted.get("rows_"), "X", None)
+        widths = [fitted.get("n_features_in_"), *(() if table is None else table.shape[1:])]
+        if any(width != self.sums_.n_items for width in widths):
+            raise ValueError("the counts of the recommender are of another number of items")
+
     def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:  # noqa: ARG002
         """Count the pairs of items of all histories and store the histories.
 

@@ -305,9 +305,10 @@ _OURS = """
 : calibration_rows clamp data_free deterministic fisher_rows huber_scale l2 max_distance max_error
     max_memory max_smoothness measure_distance min_curvature newton_step noise_seed patience
     regulariser row_norm sigma step_damping weight_decay burn_in period colsample step_bits
-    weight_bits
+    weight_bits label_smoothing max_grad_norm test_time_flip warm_up LoRA.alpha
 SIZE: history iterations lane_width n_blocks n_checkpoints n_copies n_shards n_slices n_steps
-    n_people n_thresholds random_depth max_leaves n_chains skeleton_people
+    n_people n_thresholds random_depth max_leaves n_chains skeleton_people accumulation_steps
+    max_items n_probe LoRA.rank
 GRID: param_grid
 ARRAYS: Scaling.scale TargetCodes.scale TargetSums.scale arguments channels mean risk_edges std
     widths
@@ -317,6 +318,8 @@ ARRAYS OBJECTS: backbone steps_
 ARRAYS OBJECTS lda ridge: head
 ARRAYS OBJECTS clip keep normalize refuse: rows
 ARRAYS OBJECTS TEXT: classes index method score weights link features scores state_
+ARRAYS TEXT: target_modules
+ARRAYS FUNCTIONS OBJECTS TEXT: augment
 OBJECTS passthrough: ColumnPart.step
 CLASSES OBJECTS: factory module
 CLASSES adam adamw sgd: optimizer
@@ -332,12 +335,14 @@ bfloat16 float32 tf32: precision
 block one: stop_origin
 constant cosine one-cycle: schedule
 cached lbfgs: hessian
+cosine jaccard lift: similarity
 cumulative new: stage_data
 data-dependent tightest worst-case: bound
 diagonal kfac: fisher
 downgrade raise: if_unproved
 eager lazy: rebuild
 fisher isotropic: covariance
+float32 int64: row_dtype
 linear none one-cycle: anneal
 objective output: mechanism
 max mean stride: pool
