@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import letheon
-from letheon import SISANetRegressor
+from letheon import SISANetRegressor, state
 from letheon.deep import MLP, Backbone, LoRA, save_adapters
 from letheon.deep._adapters import LoraLinear, _FrozenNorm
 from letheon.deep._module import Template
-from letheon.exceptions import InvalidParameterError, TrainingError
+from letheon.exceptions import CorruptFileError, InvalidParameterError, TrainingError
 from tests.deep.sisa_people import TINY, fitted, joined, refitted
 from tests.deep.transformers import GPT, VOCABULARY, ViT
 from tests.sharded.people import ShardPeople, examples, make_people
@@ -191,6 +191,18 @@ def test_regression_and_files(tmp_path: Path) -> None:
     for each in (model, loaded):
         each.forget([2])
     assert loaded.digest() == model.digest()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rank", 0), ("alpha", float("nan")), ("target_modules", "x"), ("backbone", None)],
+)
+def test_a_file_with_an_invalid_setting_is_refused(name: str, value: Any) -> None:
+    lora = make_lora()
+    state.decode(state.encode(lora))
+    object.__setattr__(lora, name, value)
+    with pytest.raises(CorruptFileError, match=name):
+        state.decode(state.encode(lora))
 
 
 def test_errors(tmp_path: Path) -> None:

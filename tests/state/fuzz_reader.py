@@ -126,10 +126,12 @@ def use(value: Any) -> None:
 
     table = np.linspace(-1, 1, 15).reshape(5, 3)
     rows = ["a b"] if "Vectorizer" in type(value).__name__ else table
+    if hasattr(type(value), "similar_items"):
+        rows = np.abs(table)
     calls: list[Callable[[], Any]] = [lambda: state.digest(value)]
     calls += [
         functools.partial(_call, value, method, rows)
-        for method in ("predict", "transform")
+        for method in ("predict", "transform", "query", "recommend")
         if hasattr(type(value), method)
     ]
     if hasattr(type(value), "forget"):

@@ -161,6 +161,10 @@ class LoRA:
 
     def __post_init__(self) -> None:
         """Raise `InvalidParameterError` if a setting is invalid."""
+        self._require_valid()
+
+    def _require_valid(self) -> None:
+        """Check the settings; the reader of files calls this too."""
         validate_parameters(self)
 
     def __call__(self, shape: Shape, n_outputs: int) -> nn.Module:
