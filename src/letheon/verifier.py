@@ -2143,20 +2143,24 @@ def _check_w1(bundle: _Bundle) -> str:
 
 
 def _check_w2(bundle: _Bundle) -> str:
-    data = bundle.predictor or b""
+    digest = _sha256(bundle.predictor or b"").hex()
     newest = {opened.predicate["model"]["id"]: opened for opened in bundle.chain}
-    for certificate in reversed(bundle.chain):
-        stated = certificate.predicate["model"].get("predictor", {})
-        if stated.get("sha256") == _sha256(data).hex():
-            model, number = certificate.predicate["model"]["id"], certificate.sequence
-            last = newest[model].sequence
-            require(
-                number == last,
-                f"the file is the predictor of certificate {number}; certificate {last} of "
-                f"{model} is newer",
-            )
-            return f"certificate {number} states this predictor of {model}"
-    raise VerificationError("no certificate of this bundle states this predictor")
+    matches = [
+        opened
+        for opened in bundle.chain
+        if opened.predicate["model"].get("predictor", {}).get("sha256") == digest
+    ]
+    require(len(matches) > 0, "no certificate of this bundle states this predictor")
+    # All of them, because the certificate of another model could state an old predictor again.
+    for certificate in matches:
+        model, number = certificate.predicate["model"]["id"], certificate.sequence
+        last = newest[model].sequence
+        require(
+            number == last,
+            f"the file is the predictor of certificate {number}; certificate {last} of "
+            f"{model} is newer",
+        )
+    return f"certificate {number} states this predictor of {model}"
 
 
 def count_erased_rows(chain: Sequence[SignedStatement]) -> list[int]:

@@ -248,6 +248,23 @@ def test_another_machine_signs_what_the_first_one_computed(tmp_path: Path) -> No
             ledger.models.save_predictor(NAME, tmp_path / "file")
 
 
+def test_a_certificate_without_predictor_after_one_with_it_fails_the_audit(
+    tmp_path: Path,
+) -> None:
+    """The operator goes back to the earlier form, which states no predictor."""
+    with published(tmp_path / "home", [[0, 1, 2]]) as ledger:
+        assert certify_next(core_of(ledger)) == 1
+        ask(ledger, [5])
+        publish(ledger)
+        change_facts(ledger, lambda facts: facts.pop("predictor"))
+        assert certify_next(core_of(ledger)) == 2
+        bundle = ledger.export(tmp_path / "bundle", tier="auditor")
+        report = audit(bundle, key=ledger.public_key, levels=["V0", "V2", "V4"])
+    assert [finding.reason for finding in report.failures] == [
+        "certificate 2 states no predictor, and an earlier one of the model does"
+    ]
+
+
 def test_a_version_of_an_earlier_letheon_gets_the_earlier_certificate(tmp_path: Path) -> None:
     with published(tmp_path / "home", [[0, 1, 2]]) as ledger:
         change_facts(ledger, lambda facts: facts.pop("predictor"))

@@ -1,5 +1,6 @@
 """Whole bundles: what each level sees, and what it says."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import rfc8785
 from letheon.verifier import (
     LARGEST,
     SMALL,
+    UNLEARNING,
     Verdict,
     VerificationError,
     main,
@@ -751,3 +753,21 @@ def test_command_says_what_it_cannot_read(
 ) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith("cannot check: ")
+
+
+def test_an_old_predictor_that_another_model_states_again_fails(tmp_path: Path) -> None:
+    """Certificate 1 of credit-risk is outdated; certificate 5 is the newest one of churn."""
+    contents = {number: b"%d" % number for number in range(1, 7)} | {5: b"1"}
+
+    def edit(number: int, statement: Statement) -> None:
+        statement["predicateType"] = UNLEARNING
+        digest = hashlib.sha256(contents[number]).hexdigest()
+        statement["predicate"]["model"]["predictor"] = {"sha256": digest}
+
+    files = maker.build(edit=edit)
+    verdicts = {
+        data: judged(files, tmp_path / data.decode(), predictor=data)["W2"]
+        for data in contents.values()
+    }
+    assert [data for data, verdict in verdicts.items() if verdict.passed] == [b"6"]
+    assert "predictor of certificate 1; certificate 6" in verdicts[b"1"].reason

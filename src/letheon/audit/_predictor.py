@@ -10,12 +10,13 @@ from letheon.ledger.certificates.predictors import describe_predictor
 def check_predictor(audited: AuditedModel, model: Any, level: str) -> LevelResult | None:
     """Return a result of `level` if the newest certificate does not state the model's predictor.
 
-    Return None if it does, or if the certificate makes no statement about a predictor.
+    Return None if it does, or if no certificate of the model makes a statement about a predictor.
     """
-    stated = audited.newest.predicate["model"].get("predictor")
-    if stated is None or stated == describe_predictor(model, audited.nonce):
+    entries = [each.predicate["model"].get("predictor") for each in audited.certificates]
+    stated = entries[-1]
+    if entries.count(None) == len(entries) or stated == describe_predictor(model, audited.nonce):
         return None
-    if "sha256" in stated and not has_same_environment(audited):
+    if stated and "sha256" in stated and not has_same_environment(audited):
         reason = (
             "the predictor computed here differs from the certificate, which names other libraries "
             "or another CPU kernel; repeat the audit with those"
@@ -23,6 +24,8 @@ def check_predictor(audited: AuditedModel, model: Any, level: str) -> LevelResul
         return LevelResult(level, audited.name, "skipped", reason)
     number = audited.newest.sequence
     reason = f"certificate {number} states a predictor that is not the one of the model"
+    if stated is None:
+        reason = f"certificate {number} states no predictor, and an earlier one of the model does"
     return LevelResult(level, audited.name, "fail", reason)
 
 
