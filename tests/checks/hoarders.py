@@ -15,8 +15,8 @@ class Hoarder(NaiveUnlearner):
     _not_digested: ClassVar[frozenset[str]] = NaiveUnlearner._not_digested | {"attic_"}
     attic_: Any
 
-    def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Any:
-        super().fit(X, y, ids=ids)
+    def fit(self, X: Any, y: Any = None, *, ids: Any = None, sample_weight: Any = None) -> Any:
+        super().fit(X, y, ids=ids, sample_weight=sample_weight)
         self.attic_ = self._hoard(np.asarray(X, float), np.asarray(y), ids)
         return self
 

@@ -17,7 +17,7 @@ from torch import nn
 import letheon
 from letheon.checks import parametrize_with_checks
 from letheon.deep import MLP, Backbone, ExactHeadClassifier
-from letheon.deep._head import FROZEN
+from letheon.deep._backbone import FROZEN
 from letheon.sums import GaussianNB, LinearDiscriminantAnalysis, Ridge, RidgeClassifier
 
 

@@ -45,7 +45,8 @@ def fitted(**settings: Any) -> FisherNetClassifier:
 
 
 def flat(model: FisherNetClassifier) -> Tensor:
-    return model.nets_.flat[0].double()
+    weights: Tensor = model.nets_.flat[0]
+    return weights.double()
 
 
 def rows_held(model: FisherNetClassifier) -> Tensor:

@@ -26,8 +26,8 @@ from letheon import (
     NaiveUnlearner,
 )
 from letheon.checks import parametrize_with_checks
-from letheon.deep._backbone import Backbone
-from letheon.deep._head import FROZEN, CertifiedHeadClassifier
+from letheon.deep._backbone import FROZEN, Backbone
+from letheon.deep._head import CertifiedHeadClassifier
 from letheon.deep._nets import MLP
 from letheon.exceptions import (
     ChangedParametersError,

@@ -107,10 +107,9 @@ def test_every_change_ends_in_a_fresh_count(n_sampled: int) -> None:
                 n_kept += 1
                 sums.apply(change)
                 assert same_state(sums, fresh)
-                for mine, theirs in zip(
-                    sums.compute(FRACTIONS), fresh.compute(FRACTIONS), strict=True
-                ):
-                    np.testing.assert_array_equal(mine, theirs)
+                after = fresh.compute(FRACTIONS)
+                for kept, expected in zip(sums.compute(FRACTIONS), after, strict=True):
+                    np.testing.assert_array_equal(kept, expected)
                 check_against_loops(sums)
     assert n_kept > 100
 
