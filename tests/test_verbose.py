@@ -133,6 +133,13 @@ def test_a_failed_fit_ends_the_thread_of_its_bar() -> None:
     assert not [thread for thread in threading.enumerate() if "follow" in thread.name]
 
 
-def test_a_real_bar_is_drawn_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_is_drawn_on_standard_error_of_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     named("boosting", verbose=1).fit(X, Y)
-    assert capfd.readouterr().out == ""
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    named("boosting", verbose=1).fit(X, Y)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "rounds" in output.err

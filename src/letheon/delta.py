@@ -426,6 +426,8 @@ class DeltaMixin(InPlaceMixin, ForgetMixin):
         def prepare() -> _StoredChange:
             self._require_rows()
             added, rows = self._convert_rows(X, y, ids, weights), self.rows_
+            if not is_text_column(added.X):
+                validate_data(self, X, skip_check_array=True, reset=False)
             extra = {} if added.weights is None else {_WEIGHT: added.weights}
             joined = rows.join(added.X, added.y, added.ids, extra, list_orders(X))
             added = take_block(joined, slice(len(rows), None))  # in the dtypes of the rows

@@ -4,7 +4,7 @@ The preprocessing of a column depends on its type only: numbers or not. It must 
 values, such as on whether some row has a missing value, because rows may be removed later.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -25,12 +25,14 @@ from letheon.preprocessing import (
     SimpleImputer,
     StandardScaler,
 )
+from letheon.scoring import infer_task
 from letheon.sums import Ridge, RidgeClassifier
 from letheon.validation import collect_rules
 
 __all__ = [
     "ColumnTreatment",
     "TableMethod",
+    "choose_task",
     "list_treatments",
     "make_model",
     "make_table_pipeline",
@@ -39,7 +41,7 @@ __all__ = [
 
 TableMethod = Literal["dare", "boosting", "influence", "ridge"]
 # The classes of each method, for classification and for regression.
-_MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+_MODELS: dict[str, tuple[type[Any], type[Any]]] = {
     "dare": (DaREForestClassifier, DaREForestRegressor),
     "boosting": (BoostingClassifier, BoostingRegressor),
     "influence": (InfluenceClassifier, InfluenceRegressor),
@@ -113,6 +115,29 @@ def make_model(method: TableMethod, task: Task, settings: Iterable[tuple[str, st
     return model
 
 
+def choose_task(method: TableMethod, y: Any, settings: Iterable[tuple[str, str]] = ()) -> Task:
+    """Return the task for a target: regression if only a regressor has the loss of the settings.
+
+    Without such a loss the target decides (`letheon.scoring.infer_task`).
+
+    Parameters
+    ----------
+    method, settings
+        See `make_model`.
+    y : array-like
+        The target.
+
+    Examples
+    --------
+    >>> choose_task("boosting", [0, 3, 1]), choose_task("boosting", [0, 3], [("loss", "poisson")])
+    ('classification', 'regression')
+    """
+    loss = dict(settings).get("loss")
+    rules = [collect_rules(kind).get("loss") for kind in _MODELS.get(method, ())]
+    accepts = [rule is not None and rule.accepts(loss) for rule in rules]
+    return "regression" if accepts == [False, True] else infer_task(y)
+
+
 def _read_setting(model: Any, name: str, text: str) -> Any:
     """Return the value that a text means for a parameter: the first that its rule allows."""
     rules = collect_rules(type(model))
@@ -127,7 +152,9 @@ def _read_setting(model: Any, name: str, text: str) -> Any:
             value: Any = read(text)
             if rules[name].accepts(value):
                 return value
-    raise InvalidParameterError(f"{name}={text!r}; expected {rules[name].text}")
+    raise InvalidParameterError(
+        f"{name}={text!r}; expected {rules[name].text} for {type(model).__name__}"
+    )
 
 
 def needs_pipeline(X: Any) -> bool:

@@ -181,7 +181,7 @@ def note_nothing(step: str = "") -> None:
 
 @contextmanager
 def progress_bar(title: str, total: int, *, is_shown: bool = True) -> Iterator[Note]:
-    """Show a progress bar on standard error while the block runs.
+    """Show a progress bar on standard error while the block runs, on a terminal or in a notebook.
 
     The block calls the note with the name of the current step, and without arguments after each of
     `total` units of work.
@@ -199,7 +199,9 @@ def progress_bar(title: str, total: int, *, is_shown: bool = True) -> Iterator[N
 
     text = TextColumn("{task.description}")
     columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    console = Console(stderr=True)
+    is_disabled = not (console.is_terminal or console.is_jupyter)
+    with Progress(*columns, console=console, transient=True, disable=is_disabled) as bars:
         task = bars.add_task(title, total=total)
 
         def note(step: str = "") -> None:

@@ -1859,7 +1859,7 @@ def read_capped(path: Path, limit: int) -> bytes:
     ...     read_capped(Path(folder, "log.json"), limit=100)
     b'{}'
     """
-    with _prefix_errors(f"{path.parent.name}/{path.name}"):
+    with _prefix_errors("/".join(path.parts[-2:])):
         require(path.is_file(), "is missing, or not a plain file")
         with path.open("rb") as file:
             # `read` reserves memory for the size that it is given, so the size is limited first.

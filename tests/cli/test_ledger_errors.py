@@ -189,6 +189,7 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (2, ("model", "add", "MODEL", "--rows", "CSV", "--name", "n"), "--target COLUMN"),
     (2, ("model", "add", "MODEL", "--rows", "CSV", "--name", "n", "--target", "z"), "column 'z'"),
     (2, ("cert", "verify", "MODEL"), "--key KEY"),
+    (2, ("cert", "verify", "1", "--purge", "--predictor", "f"), "out --purge or --predictor"),
     (2, ("audit", "residue"), "give BUNDLE with --key"),
     (2, ("init", "FRESH", "--name", "Not A Name"), "Not A Name"),
     (2, ("init", "FRESH", "--name", "demo", "--database", "elsewhere"), "postgresql"),

@@ -221,5 +221,7 @@ def test_errors(tmp_path: Path) -> None:
         make_lora(target_modules=("hidden9",))((3,), 2)
     with pytest.raises(TrainingError, match="the backbone fails on rows of shape"):
         make_lora()((4,), 2)
+    with pytest.raises(TypeError, match=r"arguments=\(\); MLP, CNN and ResNet take"):
+        Backbone(MLP())
     with pytest.raises(TypeError, match="no adapters"):
         save_adapters(fitted(people_for("mlp")), tmp_path)

@@ -282,6 +282,8 @@ def test_a_callable_gets_one_network_at_a_time() -> None:
     [
         ("turn", InvalidParameterError),
         ("crop", InvalidParameterError),
+        ("crop9", ValueError),
+        ("cutout9", ValueError),
         (["flip", 3], InvalidParameterError),
         (return_fewer_rows, TrainingError),
         (return_doubles, TrainingError),

@@ -170,6 +170,12 @@ def test_the_file_does_not_contain_the_nonce_of_the_model(story: Story) -> None:
     assert raw[:32] not in story.files[2].read_bytes()
 
 
+def test_the_error_names_the_file_that_cannot_be_written(story: Story, tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "churn.predictor"
+    with pytest.raises(FileNotFoundError, match=f"{path}'$"):
+        story.ledger.models.save_predictor(NAME, path)
+
+
 def test_a_model_without_predictor_says_so(tmp_path: Path) -> None:
     model = NaiveUnlearner(KNeighborsClassifier(), random_state=SEED)
     with new_ledger(tmp_path / "home", model) as ledger:

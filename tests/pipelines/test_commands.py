@@ -161,6 +161,27 @@ def test_settings_of_a_new_model(home: Path) -> None:
     assert erase_and_audit(home, "m") == {"m": "V4"}
 
 
+@pytest.mark.parametrize(
+    ("settings", "trained"),
+    [
+        ([], "BoostingClassifier"),
+        (["--set", "loss=log_loss"], "BoostingClassifier"),
+        (["--set", "loss=poisson"], "BoostingRegressor"),
+        (["--set", "loss=squared_error"], "BoostingRegressor"),
+    ],
+)
+def test_the_loss_decides_what_whole_numbers_mean(
+    home: Path, settings: list[str], trained: str
+) -> None:
+    rows = home.parent / "train.csv"
+    mixed_frame().assign(customer=PEOPLE, visits=[row % 4 for row in range(N)]).to_csv(
+        rows, index=False
+    )
+    words = ("--rows", rows, "--ids", "customer", "--target", "visits", "--method", "boosting")
+    result = call("model", "add", *words, "--name", "m", *settings, "--ledger", home)
+    assert f"trained {trained} " in result.output
+
+
 WRONG_SETTINGS = {
     "loss=poison": "loss='poison'; expected 'squared_error' or 'poisson'",
     "max_leaves=1": "max_leaves='1'; expected a whole number from 2 to 64",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
@@ -228,14 +229,16 @@ def test_bad_input_gets_a_clear_error_and_changes_nothing() -> None:
     before = model.digest()
     with pytest.raises(ValueError, match="Negative values"):
         model.learn(-draw_table(1), ids=list(range(14)))
-    with pytest.raises(ValueError, match="layout"):
+    with pytest.raises(ValueError, match="X has 8 features"):
         model.learn(draw_table(1)[:, 1:], ids=list(range(14)))
     with pytest.raises(ValueError, match="k=0"):
         model.recommend(draw_table(1), k=0)
     with pytest.raises(ValueError, match="item 9 does not exist"):
         model.similar_items([1, 9])
-    with pytest.raises(ValueError, match="item numbers"):
+    with pytest.raises(ValueError, match=r"items=\[0.5\]; expected a list of column numbers"):
         model.similar_items([0.5])
+    with pytest.raises(ValueError, match=r"NaN or infinity.*fillna"):
+        model.learn(draw_table(1) * np.nan, ids=list(range(14)))
     with pytest.raises(UnknownIdError):
         model.forget([99])
     assert model.digest() == before
@@ -246,3 +249,10 @@ def test_too_many_items_for_a_dense_matrix_are_refused() -> None:
     with pytest.raises(ValueError, match=r"60,001 items.*ItemKNN"):
         EASE().fit(wide)
     assert ItemKNN(random_state=0).fit(wide).recommend(wide, k=1).items.tolist() == [[-1], [-1]]
+
+
+def test_a_frame_gives_recommendations_without_warnings() -> None:
+    frame = pd.DataFrame(draw_table(0), columns=[f"film {item}" for item in range(N_ITEMS)])
+    model = ItemKNN(random_state=0).fit(frame, ids=frame.index)
+    expected = model.recommend(frame.iloc[[3]], k=2)
+    np.testing.assert_array_equal(model.recommend_to([3], k=2).items, expected.items)

@@ -3,6 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from letheon import checks
@@ -46,3 +50,16 @@ def test_sklearn_checks(estimator: Any, check: Callable[[Any], None]) -> None:
 @checks.parametrize_with_checks(MODELS)
 def test_letheon_checks(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("columns", [["b", "a"], ["a", "z"], ["a"]])
+def test_learn_refuses_other_columns(model: Any, columns: list[str]) -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
+    y = np.arange(20) % 2
+    model = clone(model).fit(frame, y)
+    before = model.digest()
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.learn(frame.assign(z=1.0)[columns][:2], y[:2], ids=[20, 21])
+    assert model.digest() == before
+    assert model.learn(frame[:2], y[:2], ids=[20, 21]).n_rows_ == 22

@@ -172,6 +172,11 @@ def verify_certificate(
     predictor : FILE
         File of a predictor that must be the one that the certificate states.
     """
+    if purge and predictor is not None:
+        raise UsageError(
+            "--purge checks the purge attestation, which states no predictor; leave "
+            "out --purge or --predictor"
+        )
     envelope = _load_envelope(certificate, ledger, purge=purge)
     pinned = envelope.pinned if key is None else _command.read_public_key(key)
     if pinned is None:

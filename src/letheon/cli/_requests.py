@@ -171,10 +171,10 @@ def list_models(ledger: "Ledger", tenant: OfTenant = None) -> CommandOutput:
 def write_predictor(
     ledger: "Ledger", name: str, *, out: Path, tenant: _command.Tenant = "default"
 ) -> CommandOutput:
-    """Write the predictor of a model: no rows, ids and keys; the certificate states its SHA-256.
+    """Write the predictor of a model, without rows, ids and keys, to a file.
 
-    Check it with `letheon cert verify --predictor FILE`. After the next removal, write a new one
-    and delete this one.
+    The certificate states the SHA-256 of the file; `letheon cert verify --predictor FILE` compares
+    them. After the next removal, write a new file and delete this one.
 
     Example: letheon model predictor churn --out churn.predictor
 

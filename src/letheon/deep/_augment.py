@@ -202,8 +202,19 @@ def make_augmentation(augment: Any, shape: tuple[int, ...], dtype: torch.dtype) 
             has_mixup = True
         else:
             require_images(f"augment={part!r}", shape, dtype)
+            _require_fit(part, shape)
             named.append((number, _find_change(part)))
     return Augmentation(tuple(named), tuple(own), has_mixup)
+
+
+def _require_fit(name: str, shape: tuple[int, ...]) -> None:
+    """Raise `ValueError` if a change could remove whole images."""
+    digits, side = name.lstrip("abcdefghijklmnopqrstuvwxyz"), min(shape[-2:])
+    if digits and int(digits) >= side:
+        raise ValueError(
+            f"augment={name!r} can remove a whole image of {shape[-2]} x {shape[-1]} pixels; use a "
+            f"number below {side}"
+        )
 
 
 def _find_change(name: str) -> Change:

@@ -206,7 +206,13 @@ class Backbone:
     def _build_module(self) -> nn.Module:
         # Drawing the initial weights must not advance the caller's generator.
         with reproducible_run(CPU, deterministic=False), torch.device(CPU):
-            module = self.factory(*self.arguments)
+            try:
+                module = self.factory(*self.arguments)
+            except TypeError as error:
+                raise TypeError(
+                    f"the factory of the backbone failed with arguments={self.arguments!r}; MLP, "
+                    f"CNN and ResNet take (shape of a row, number of classes): {error}"
+                ) from error
         if not isinstance(module, nn.Module):
             raise TypeError(
                 f"the factory of the backbone returned {type(module).__name__}; expected a "

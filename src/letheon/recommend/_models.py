@@ -145,7 +145,9 @@ class _Recommender(DeltaMixin, TransformerMixin, BaseEstimator):
         Recommendations
             Items and scores; ties are in the order of the item numbers.
         """
-        histories, width = self._convert_histories(X), self._check_k(k)
+        return self._recommend(self._convert_histories(X), self._check_k(k), exclude_seen)
+
+    def _recommend(self, histories: Any, width: int, exclude_seen: bool) -> Recommendations:
         parts = [
             self._rank(histories[begin : begin + _HISTORIES_TOGETHER], width, exclude_seen)
             for begin in range(0, histories.shape[0], _HISTORIES_TOGETHER)
@@ -175,7 +177,7 @@ class _Recommender(DeltaMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         self._require_rows()
-        requested = as_ids(ids)
+        requested, width = as_ids(ids), self._check_k(k)
         with lock_model(self):
             matches = self.rows_.index.find(requested)
             missing = requested.take(np.flatnonzero(~matches.has_rows))
@@ -189,7 +191,8 @@ class _Recommender(DeltaMixin, TransformerMixin, BaseEstimator):
             pick = sp.csr_array(
                 (np.ones(len(chosen)), (owners, chosen)), (len(rows), self.rows_.n_slots)
             )
-            return self.recommend(pick @ self.rows_.X, k, exclude_seen=exclude_seen)
+            histories = self._convert_table(pick @ self.rows_.X, copy=False)
+            return self._recommend(histories, width, exclude_seen)
 
     def similar_items(self, items: Any, k: int = 10) -> Recommendations:
         """Return the items with the largest scores for each item.
@@ -208,7 +211,10 @@ class _Recommender(DeltaMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         numbers, width = np.asarray(items), self._check_k(k)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-            raise ValueError("items must be a sequence of item numbers")
+            raise ValueError(
+                f"items={items!r}; expected a list of column numbers such as [0, 5], or for names "
+                "[list(model.feature_names_in_).index(name)]"
+            )
         outside = numbers[(numbers < 0) | (numbers >= self.n_features_in_)]
         if len(outside):
             raise ValueError(
@@ -248,10 +254,13 @@ class _Recommender(DeltaMixin, TransformerMixin, BaseEstimator):
         return _stack(ranked, width)
 
     def _convert_table(self, X: Any, *, copy: bool) -> Any:  # noqa: ARG002
-        table = check_array(
-            X, accept_sparse="csr", dtype=np.float32, copy=True, estimator=self, input_name="X"
-        )
-        table = sp.csr_array(table)
+        options = {"ensure_all_finite": False, "copy": True, "estimator": self, "input_name": "X"}
+        table = sp.csr_array(check_array(X, accept_sparse="csr", dtype=np.float32, **options))
+        if not np.isfinite(table.data).all():
+            raise ValueError(
+                "X contains NaN or infinity; expected numbers, with 0 where there is no "
+                "interaction: of a pivoted frame pass frame.fillna(0)"
+            )
         if table.nnz and float(table.data.min()) < 0:
             raise ValueError(
                 "Negative values in data passed to X: expected numbers of at least 0, where every "

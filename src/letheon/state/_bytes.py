@@ -469,9 +469,11 @@ def write_atomically(path: Path, pieces: Iterable[Buffer]) -> None:
     try:
         _write_file(temporary, pieces)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.filename is not None:
+            error.filename = str(path)  # not the temporary file
         raise
     sync_directory(path.parent)
 

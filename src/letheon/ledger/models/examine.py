@@ -36,10 +36,10 @@ from letheon.ledger.models.table_files import (
     read_table_file,
 )
 from letheon.parallel import one_thread
-from letheon.scoring import infer_task
 from letheon.table_pipeline import (
     ColumnTreatment,
     TableMethod,
+    choose_task,
     list_treatments,
     make_model,
     make_table_pipeline,
@@ -405,7 +405,8 @@ def _train_pipeline(files: ModelFiles, columns: TableColumns, seed: int | None) 
     try:
         rows = _read_rows(None, files.rows, columns)
         X, y = rows.slice(0, len(rows))
-        pipeline = make_table_pipeline(make_model(files.method, infer_task(y), files.settings), X)
+        task = choose_task(files.method, y, files.settings)
+        pipeline = make_table_pipeline(make_model(files.method, task, files.settings), X)
         return fresh_fit(pipeline, rows, seed=seed).model, rows
     except (LetheonError, TableFileError):
         raise
