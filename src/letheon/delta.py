@@ -77,9 +77,7 @@ class Block:
     ) -> None:
         self._X = X
         self._view: Callable[[], Table] | None = None
-        self.y = y
-        self.ids = ids
-        self.weights = weights
+        self.y, self.ids, self.weights = y, ids, weights
 
     @property
     def X(self) -> Table:
