@@ -263,6 +263,12 @@ def test_a_training_key_of_another_commitment_fails_v4(setup: AuditSetup) -> Non
     assert said(setup, bundle)["V4"] == "fail"
 
 
+def without_settings(commitment: Any) -> Any:
+    """Return an event of the log as an older letheon wrote it."""
+    event = {name: value for name, value in commitment.event.items() if name != "settings"}
+    return commitment._replace(event=event)
+
+
 def test_settings_that_changed_between_certificates_fail_v4(setup: AuditSetup) -> None:
     from letheon.audit._bundle import Bundle
     from letheon.audit._levels import find_claim_mismatch
@@ -274,9 +280,7 @@ def test_settings_that_changed_between_certificates_fail_v4(setup: AuditSetup) -
     model.estimator.var_smoothing = 0.5
     wrong = find_claim_mismatch(log, audited, model)
     assert wrong == "the settings of the model differ from those at its registration"
-    older = log._replace(
-        commitments=tuple(c for c in log.commitments if c.event["kind"] != "registered")
-    )
+    older = log._replace(commitments=tuple(map(without_settings, log.commitments)))
     wrong = find_claim_mismatch(older, audited, model)
     assert wrong == "the settings of the model differ from certificate 1"
 
@@ -361,7 +365,7 @@ def test_a_certified_models_forged_predictor_fails_v5(tmp_path: Path) -> None:
         rewrite(ledger, bundle, forge, {})
         report = audit(bundle, key=ledger.public_key)
     assert honest.passed
-    assert [result.verdict for result in report.of("V5")] == ["fail", "pass"]
+    assert [result.verdict for result in report.of("V5")] == ["pass", "fail"]
 
 
 def test_residue_in_a_store_fails_v3(setup: AuditSetup, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from letheon import SISANetClassifier
 from letheon.data import SlotRows, as_ids
 from letheon.deep import CNN, MLP, RowGenerator
 from letheon.deep._augment import Augmentation, crop_images, cut_out, flip_images, make_augmentation
-from letheon.deep._base import compute_row_keys
 from letheon.deep._batches import to_signed
 from letheon.deep._loop import Loop
 from letheon.deep._optim import clip_gradients, learning_rates
+from letheon.deep._training import compute_row_keys
 from letheon.exceptions import InvalidParameterError, TrainingError
 from letheon.seeds import Purpose, keyed_hash
 from tests.deep.sisa_people import fitted, joined, refitted

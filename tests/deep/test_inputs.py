@@ -13,8 +13,8 @@ from sklearn.base import BaseEstimator
 
 from letheon.data import SlotRows, as_ids
 from letheon.deep import SISANetClassifier
-from letheon.deep._base import sample_calibration_rows
 from letheon.deep._device import check_query_rows, copy_rows, shape_attributes
+from letheon.deep._training import sample_calibration_rows
 from letheon.seeds import Purpose
 
 

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 import letheon
 from letheon import state
 from letheon.checkpoint_home import sweep_checkpoints
-from letheon.deep._base import assign_slots
 from letheon.deep._loop import Loop, Progress
 from letheon.deep._obliviate import BLOCK, SLOT, Blocks, DeepObliviateClassifier
+from letheon.deep._training import assign_slots
 from letheon.exceptions import (
     ChangedParametersError,
     CheckpointError,

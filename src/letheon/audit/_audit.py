@@ -469,9 +469,6 @@ def _audit_model(inputs: _ModelInputs) -> Iterator[LevelResult]:
         yield model
         return
     kind = _read_guarantee_kind(model)
-    wrong_predictor = check_predictor(audited, model, _LEVEL_BY_KIND.get(kind, "V4"))
-    if wrong_predictor is not None and options.includes("V4", "V5"):
-        yield wrong_predictor
     if data.verdict != "fail" and inputs.log is not None:
         yield from _audit_committed(inputs.log, audited, model, options)
     else:
@@ -480,6 +477,9 @@ def _audit_model(inputs: _ModelInputs) -> Iterator[LevelResult]:
             wrong = "this level needs the rows that the certificate commits to, and V2 failed"
         selected = [level for level in _NEED_ROWS_AND_LOG if options.includes_level(level, kind)]
         yield from (LevelResult(level, audited.name, "fail", wrong) for level in selected)
+    wrong_predictor = check_predictor(audited, model, _LEVEL_BY_KIND.get(kind, "V4"))
+    if wrong_predictor is not None and options.includes("V4", "V5"):
+        yield wrong_predictor
     if options.includes("V6") and audited.name in options.canaries:
         model_canaries = options.canaries[audited.name]
         check = lambda: (check_canaries(model, model_canaries, audited.name), None)  # noqa: E731

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from letheon.base import Outcome, Removal, require_fitted
 from letheon.data import Ids, SlotRows
-from letheon.deep._base import Floats, alive_mask, assign_slots, net_facts
+from letheon.deep._base import Floats, net_facts
 from letheon.deep._batches import EMPTY
 from letheon.deep._checkpoints import (
     CheckpointChange,
@@ -33,6 +33,7 @@ from letheon.deep._checkpoints import (
 from letheon.deep._loop import Callback, Loop, TrainingPhase
 from letheon.deep._residual import PaperRule, RobustRule, StopRule, relative_residual
 from letheon.deep._tasks import NetClassifierMixin
+from letheon.deep._training import alive_mask, assign_slots
 from letheon.exceptions import CorruptFileError, EnvironmentWarning
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.removal import Change, Opaque, TrainingRows

@@ -175,7 +175,7 @@ def _forge_files(demo: DemoContext, evidence: Evidence) -> None:
     rows = []
     for what, (name, level) in FORGERIES.items():
         path = evidence.bundle / name
-        victim = max(path.iterdir()) if path.is_dir() else path
+        victim = max(filter(Path.is_file, path.iterdir())) if path.is_dir() else path
         honest = victim.read_bytes()
         middle = len(honest) // 2
         victim.write_bytes(honest[:middle] + bytes([honest[middle] ^ 1]) + honest[middle + 1 :])

@@ -448,7 +448,20 @@ def core_arguments(
 
 
 def id_arguments(ids: Ids) -> dict[str, Any]:
-    """Return the keyword arguments that pass ids to the core."""
+    """Return the keyword arguments that pass ids to the core.
+
+    Parameters
+    ----------
+    ids : Ids
+        One id per row.
+
+    Examples
+    --------
+    >>> from letheon.data import as_ids
+    >>> from letheon.forest import id_arguments
+    >>> id_arguments(as_ids([3, 5]))["ids_values"].tolist()
+    [3, 5]
+    """
     return {
         "ids_values": ids.values if isinstance(ids, IntIds) else None,
         "ids_blob": ids.blob if isinstance(ids, TextIds) else None,

@@ -75,7 +75,7 @@ class IndexSettings:
 class IndexBatch(NamedTuple):
     """Rows to add: float32 values, ids, and targets or codes of labels as float64."""
 
-    X: Rows
+    vectors: Rows
     ids: Ids
     target: Numbers | None
 
@@ -127,10 +127,10 @@ class IndexModel(StoredRows):
             table, codes = LabelTable.from_labels(labels)
             counts = np.bincount(codes, minlength=len(table))
             batch = batch._replace(target=codes.astype(np.float64))
-        sums = _add_values(ColumnSums(1), batch.X, 1) if settings.has_stable_step else None
+        sums = _add_values(ColumnSums(1), batch.vectors, 1) if settings.has_stable_step else None
         step = settings.choose_step(sums)
         core = settings.make_core(step, path)
-        _add(settings, core, batch, settings.count_pivots(len(batch.X)), n_threads)
+        _add(settings, core, batch, settings.count_pivots(len(batch.vectors)), n_threads)
         return cls(settings, _Parts(core, sums, step, table, counts), type(batch.ids), path)
 
     def plan_forget(self, ids: Ids, slots: NDArray[np.uint32], n_threads: int) -> Change:
@@ -153,7 +153,7 @@ class IndexModel(StoredRows):
 
     def plan_add(self, batch: IndexBatch, labels: NDArray[Any] | None, n_threads: int) -> Change:
         """Return the change that adds rows."""
-        sums = None if self.sums is None else _add_values(self.sums.copy(), batch.X, 1)
+        sums = None if self.sums is None else _add_values(self.sums.copy(), batch.vectors, 1)
         step, table, counts = self.settings.choose_step(sums), self.table, self.counts
         if labels is not None and table is not None and counts is not None:
             table, codes = table.add_labels(labels)
@@ -162,7 +162,7 @@ class IndexModel(StoredRows):
             )
             batch = batch._replace(target=codes.astype(np.float64))
         core = self.core if step == self.step else self._copy_core(step, n_threads)
-        n_pivots = self.settings.count_pivots(self.core.n_rows + len(batch.X))
+        n_pivots = self.settings.count_pivots(self.core.n_rows + len(batch.vectors))
         change = partial(_add, self.settings, core, batch, n_pivots, n_threads)
         return partial(self._apply, change, _Parts(core, sums, step, table, counts))
 
@@ -266,7 +266,7 @@ def _add(
     is_grid: bool = False,
 ) -> _core.IndexReport:
     return core.add(
-        X=batch.X,
+        X=batch.vectors,
         is_grid=is_grid,
         target=batch.target,
         **id_arguments(batch.ids),
