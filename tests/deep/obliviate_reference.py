@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from letheon.data import SlotRows, as_ids
-from letheon.deep._base import loop_settings
+from letheon.deep._base import TrainingContext, loop_settings
 from letheon.deep._loop import TrainingPhase
 from letheon.deep._module import Template
 from letheon.deep._obliviate import DeepObliviateClassifier
-from letheon.deep._training import TrainingContext
 from letheon.seeds import keyed_hash
 
 

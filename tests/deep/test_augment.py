@@ -17,7 +17,7 @@ from letheon.deep._augment import Augmentation, crop_images, cut_out, flip_image
 from letheon.deep._batches import to_signed
 from letheon.deep._loop import Loop
 from letheon.deep._optim import clip_gradients, learning_rates
-from letheon.deep._training import compute_row_keys
+from letheon.deep._slots import compute_row_keys
 from letheon.exceptions import InvalidParameterError, TrainingError
 from letheon.seeds import Purpose, keyed_hash
 from tests.deep.sisa_people import fitted, joined, refitted

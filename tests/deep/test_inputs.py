@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from letheon.data import SlotRows, as_ids
 from letheon.deep import SISANetClassifier
 from letheon.deep._device import check_query_rows, copy_rows, shape_attributes
-from letheon.deep._training import sample_calibration_rows
+from letheon.deep._slots import sample_calibration_rows
 from letheon.seeds import Purpose
 
 

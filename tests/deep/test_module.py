@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from letheon.data import SlotRows, as_ids
+from letheon.deep._base import TrainingContext
 from letheon.deep._loop import DeviceData
 from letheon.deep._module import Template
 from letheon.deep._optim import LoopSettings
-from letheon.deep._training import TrainingContext
 from letheon.exceptions import TrainingError
 from tests.sharded.people import examples
 

@@ -19,7 +19,7 @@ from letheon import state
 from letheon.checkpoint_home import sweep_checkpoints
 from letheon.deep._loop import Loop, Progress
 from letheon.deep._obliviate import BLOCK, SLOT, Blocks, DeepObliviateClassifier
-from letheon.deep._training import assign_slots
+from letheon.deep._slots import assign_slots
 from letheon.exceptions import (
     ChangedParametersError,
     CheckpointError,

@@ -13,8 +13,8 @@ from torch import Tensor
 import letheon
 from letheon import SISANetClassifier
 from letheon.deep import MLP
+from letheon.deep._base import TrainingContext
 from letheon.deep._loop import Loop
-from letheon.deep._training import TrainingContext
 from letheon.exceptions import CheckpointWarning, EmptyModelError, ShardingWarning, TrainingError
 from tests.deep.sisa_people import NETS, fitted, joined, refitted
 from tests.sharded.people import ShardPeople, examples, make_people

@@ -20,10 +20,10 @@ import letheon
 from letheon import SISANetClassifier, checks, state
 from letheon.data import SlotRows, as_ids
 from letheon.deep import MLP
+from letheon.deep._base import TrainingContext
 from letheon.deep._checkpoints import CheckpointChange
 from letheon.deep._loop import Loop, Progress
-from letheon.deep._sharded import ShardGrid
-from letheon.deep._training import TrainingContext
+from letheon.deep._slots import ShardGrid
 from letheon.exceptions import (
     ChangedParametersError,
     CheckpointError,

@@ -36,15 +36,19 @@ from letheon.deep._device import (
     shape_attributes,
     to_batch,
 )
-from letheon.deep._loop import Callback
+from letheon.deep._loop import Callback, DeviceData, Loop
 from letheon.deep._module import Nets, Statistics, Template
 from letheon.deep._nets import MLP
 from letheon.deep._optim import OPTIMIZERS, PRECISIONS, SCHEDULES, LoopSettings
-from letheon.deep._training import Positions, TrainingContext
+from letheon.deep._slots import (
+    Positions,
+    compute_row_keys,
+    sample_calibration_rows,
+)
 from letheon.exceptions import LetheonWarning, warn_caller
 from letheon.guarantee import MethodFacts
 from letheon.receipt import Receipt
-from letheon.removal import Cache, Change, RowsMixin, TrainingRows
+from letheon.removal import Cache, Change, Opaque, RowsMixin, TrainingRows
 from letheon.seeds import seed_from
 from letheon.validation import (
     POSITIVE,
@@ -63,6 +67,8 @@ from letheon.validation import (
 Floats = NDArray[np.float64]
 
 _ANSWER_BATCH = 4096
+_CALIBRATION_BATCH = 256
+_CALIBRATION_ROWS = 4096
 _FACTORY = "a factory that takes the shape of a row and the number of classes, and returns a module"
 
 
@@ -86,6 +92,98 @@ def loop_settings(model: Any) -> LoopSettings:
         loss=partial(loss, reduction="none") if has_reduction else loss,
         precision=model.precision,
     )
+
+
+@dataclass(eq=False, repr=False)
+class TrainingContext(Opaque):
+    """What training needs: rows on the device, the architecture, and reusable training loops.
+
+    On a CPU the rows share the memory of `SlotRows`. On a GPU they are a copy; `wipe` removes rows
+    from it.
+
+    Parameters
+    ----------
+    rows : SlotRows
+        The remaining rows. The rows on the device are in the same slots.
+    template : Template
+        The architecture.
+    settings : LoopSettings
+        Settings of the training loop.
+    seed : int
+        Seed of the model.
+    device : torch.device
+        Device of the training.
+    calibration_rows : int
+        Largest number of rows to compute BatchNorm's running statistics from.
+    """
+
+    rows: SlotRows
+    template: Template
+    settings: LoopSettings
+    seed: int
+    device: torch.device
+    calibration_rows: int = _CALIBRATION_ROWS
+
+    def __post_init__(self) -> None:
+        self._X, self._y = self.rows.X, self.rows.y
+        y = torch.from_numpy(self._y)
+        if y.is_floating_point():
+            y = y.to(torch.float32).view(len(y), -1)
+        keys = None
+        if self.settings.augmentation.is_used:
+            keys = torch.from_numpy(compute_row_keys(self.rows, self.seed)).to(self.device)
+        X = torch.from_numpy(self._X)
+        self.data = DeviceData(X.to(self.device), y.to(self.device), keys)
+        self._loops: dict[tuple[tuple[int, ...], int], Loop] = {}
+
+    def get_loop(self, lanes: tuple[int, ...] = (0,), group: int = 0) -> Loop:
+        """Return the training loop of these lanes; it is created at the first call."""
+        key = lanes, group
+        if key not in self._loops:
+            self._loops[key] = Loop(
+                self.template, self.settings, self.data, seed=self.seed, lanes=lanes, group=group
+            )
+        return self._loops[key]
+
+    def is_valid_for(self, rows: SlotRows, device: torch.device) -> bool:
+        """Return whether the data on the device still matches these rows."""
+        return rows.X is self._X and rows.y is self._y and device == self.device
+
+    def wipe(self, positions: Positions) -> None:
+        """Overwrite rows with zeros in all copies of the memory of `SlotRows`."""
+        where = torch.from_numpy(positions).to(self.device)
+        of_host = (self._X.ctypes.data, self._y.ctypes.data)
+        for part in self.data:
+            if part is not None and (self.device.type != "cpu" or part.data_ptr() not in of_host):
+                part[where] = 0
+
+    def compute_statistics(self, flat: Tensor, positions: Positions) -> Statistics:
+        """Return BatchNorm's running statistics of one network, from a sample of its rows."""
+        if not self.template.has_batch_norm or not len(positions):
+            return {}
+        sample = sample_calibration_rows(self.rows, positions, self.seed, self.calibration_rows)
+        if len(sample) == 1:
+            sample = np.repeat(sample, 2)  # BatchNorm needs two rows
+        parts = np.array_split(sample, -(-len(sample) // _CALIBRATION_BATCH))
+        return self.template.running_statistics(flat, map(self.load_rows, parts))
+
+    def load_rows(self, positions: Positions) -> Tensor:
+        """Return the rows at these positions on the device, as a module gets them."""
+        where = torch.from_numpy(positions).to(self.device)
+        return to_batch(self.data.X.index_select(0, where))
+
+    def mean_loss(self, flat: Tensor, positions: Positions, trained: Positions) -> Tensor:
+        """Return the mean loss of rows for one network that was trained on other rows.
+
+        The network is in evaluation mode. The result is NaN without rows.
+        """
+        module = self.template.make_module(flat, self.compute_statistics(flat, trained))
+        losses = []
+        with torch.no_grad():
+            for part in np.array_split(positions, -(-len(positions) // _ANSWER_BATCH) or 1):
+                y = self.data.y[torch.from_numpy(part).to(self.device)]
+                losses.append(self.settings.row_losses(module(self.load_rows(part)).float(), y))
+        return torch.cat(losses).mean()
 
 
 def count_outputs(classes: NDArray[Any] | None, y: NDArray[Any]) -> int:

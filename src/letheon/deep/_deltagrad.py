@@ -11,12 +11,12 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from letheon.base import Outcome, Removal
 from letheon.data import SlotRows
-from letheon.deep._base import NetBase, net_facts
+from letheon.deep._base import NetBase, TrainingContext, net_facts
 from letheon.deep._batches import EMPTY, Slots
 from letheon.deep._loop import Callback
 from letheon.deep._replay import LocalChecks, NetDescent, NetReplay, Path, StepSchedule
+from letheon.deep._slots import Positions, alive_mask
 from letheon.deep._tasks import NetClassifierMixin
-from letheon.deep._training import Positions, TrainingContext, alive_mask
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.removal import Change, Exactness, TrainingRows

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from letheon.base import Outcome, Removal
-from letheon.deep._base import NetBase, net_facts
+from letheon.deep._base import NetBase, TrainingContext, net_facts
 from letheon.deep._information import (
     FisherBatch,
     FisherBatches,
@@ -21,14 +21,8 @@ from letheon.deep._information import (
     kronecker_fisher,
 )
 from letheon.deep._loop import Callback, TrainingPhase
+from letheon.deep._slots import Positions, alive_mask, assign_slots, sample_calibration_rows
 from letheon.deep._tasks import NetClassifierMixin
-from letheon.deep._training import (
-    Positions,
-    TrainingContext,
-    alive_mask,
-    assign_slots,
-    sample_calibration_rows,
-)
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.noise import NoiseSource

@@ -25,6 +25,7 @@ from letheon.deep._optim import LoopSettings, clip_gradients, learning_rates, ma
 from letheon.exceptions import TrainingError
 from letheon.removal import opaque_repr
 from letheon.seeds import Purpose, keyed_hash
+from letheon.terminal import Note
 
 _WARM_UPS = 3
 
@@ -426,3 +427,13 @@ class _CapturedStep:
         self._counter.zero_()
         for _ in range(n_steps):
             self._graph.replay()
+
+
+def report_epoch(note: Note, callback: Callback | None, progress: Progress) -> None:
+    """Show the loss of an epoch in a progress bar, then call the callback."""
+    held_out = progress.validation_loss
+    more = "" if held_out is None else f", validation loss {held_out:.4g}"
+    note(f"loss {progress.loss:.4g}{more}")
+    note()
+    if callback is not None:
+        callback(progress)

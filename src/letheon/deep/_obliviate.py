@@ -32,8 +32,8 @@ from letheon.deep._checkpoints import (
 )
 from letheon.deep._loop import Callback, Loop, TrainingPhase
 from letheon.deep._residual import PaperRule, RobustRule, StopRule, relative_residual
+from letheon.deep._slots import alive_mask, assign_slots
 from letheon.deep._tasks import NetClassifierMixin
-from letheon.deep._training import alive_mask, assign_slots
 from letheon.exceptions import CorruptFileError, EnvironmentWarning
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.removal import Change, Opaque, TrainingRows

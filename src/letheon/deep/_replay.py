@@ -22,11 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from letheon.deep._base import TrainingContext
 from letheon.deep._batches import Slots, slot_batches, slot_matrix
 from letheon.deep._device import CPU, allocate_on_disk, pause_runs
 from letheon.deep._loop import Callback, Progress
 from letheon.deep._optim import LoopSettings, learning_rates
-from letheon.deep._training import Positions, TrainingContext
+from letheon.deep._slots import Positions
 from letheon.exceptions import TrainingError
 from letheon.removal import Exactness, Opaque, RecordedPath, descend, secant_matrix
 
