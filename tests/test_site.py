@@ -151,7 +151,7 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
 
 
 def test_each_question_names_pages_that_exist() -> None:
-    assert len(QUESTIONS) == 30
+    assert len(QUESTIONS) >= 30
     pages = {name.removesuffix(".md") for name in NAV}
     for line in QUESTIONS:
         _, expected = line.split("\t")
