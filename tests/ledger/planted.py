@@ -67,11 +67,11 @@ def _in_place() -> None:
     """The new model is written over the file of the one that is served."""
     write = applying.write_blobs
 
-    def overwrite(core: Any, model: Any, content: bytes, *rest: Any) -> Any:
+    def overwrite(core: Any, model: Any, content: bytes, *rest: Any, **more: Any) -> Any:
         with core.database.reading() as conn:
             served = core.blob_store(model.folder).path_of(find_head(conn, model.id).model_blob)
         served.write_bytes(served.read_bytes()[:32] + content)
-        return write(core, model, content, *rest)
+        return write(core, model, content, *rest, **more)
 
     swap(applying, write_blobs=overwrite)
 

@@ -54,7 +54,7 @@ _FIXED = (
 _CODES = (
     "kind from ground reason regime due tz method tier models model subject root training batch "
     "request of ledger key statement certificate purge store type scope owner keys blobs journal "
-    "by requests"
+    "by requests settings"
 )
 _CODED = frozenset(_CODES.split())
 # The same for jobs, their results and webhook messages of the service. There `reason` is a
