@@ -403,7 +403,7 @@ def main(
 ) -> None:
     """Measure and write the report."""
     scale = QUICK if quick else FULL
-    name = "boosting_quick" if quick else "boosting"
+    name = "boosting_quick" if quick or only else "boosting"
     report = BenchmarkReport("Boosting that forgets", dict(scale._asdict()), file=RESULTS / name)
     with threadpoolctl.threadpool_limits(1):
         for section in only.split(",") if only else SECTIONS:

@@ -168,7 +168,7 @@ def measure_ease(report: BenchmarkReport, n_people: int, n_items: int) -> None:
 
 def main(quick: bool = False) -> None:
     """Run all sections; exit with 1 if a target is missed."""
-    file = RESULTS.with_name("recommend-quick") if quick else RESULTS
+    file = RESULTS.with_name("recommend_quick") if quick else RESULTS
     settings = {"neighbours": N_NEIGHBORS, "requests": N_REQUESTS}
     report = BenchmarkReport(title="Recommenders that forget", settings=settings, file=file)
     compare_quality(report, 5_000 if quick else 50_000, 1_000 if quick else 5_000)
