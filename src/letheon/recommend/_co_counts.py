@@ -85,8 +85,8 @@ class CoCounts:
         lengths = np.diff(histories.indptr)
         for item in np.flatnonzero(counts.totals).tolist():
             rows = by_item.indices[by_item.indptr[item] : by_item.indptr[item + 1]]
-            found = _join_ranges(histories.indptr[rows], lengths[rows])
-            numbers = np.bincount(histories.indices[found], minlength=counts.n_items)
+            places = _join_ranges(histories.indptr[rows], lengths[rows])
+            numbers = np.bincount(histories.indices[places], minlength=counts.n_items)
             numbers[item] = 0
             partners = np.flatnonzero(numbers)
             counts.partners[item] = partners.astype(np.int32)
