@@ -273,12 +273,12 @@ class CategoryTable:
 
     def count_values(self, matrix: NDArray[Any]) -> ValueCounts:
         """Return the values of each column of categories, and their numbers of rows."""
-        found = []
+        counts_by_column = []
         for column in self.columns.columns:
             values = matrix[:, column]
             values, counts = np.unique(values[~np.isnan(values)], return_counts=True)
-            found.append((values.tolist(), counts.tolist()))
-        return found
+            counts_by_column.append((values.tolist(), counts.tolist()))
+        return counts_by_column
 
     def names_by_column(self) -> dict[int, ValueNames]:
         """Return the names of the categories, by number of the column."""

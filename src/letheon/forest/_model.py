@@ -117,13 +117,13 @@ class StoredRows:
         """
         if type(wanted) is not self.id_type:
             return _NO_CODES, np.arange(len(wanted))
-        found: tuple[Slots, NDArray[np.int64]]
+        matches: tuple[Slots, NDArray[np.int64]]
         if isinstance(wanted, IntIds):
-            found = self.core.find_ints(wanted.values)
+            matches = self.core.find_ints(wanted.values)
         else:
             assert isinstance(wanted, TextIds)
-            found = self.core.find_texts(wanted.blob, wanted.offsets)
-        return found
+            matches = self.core.find_texts(wanted.blob, wanted.offsets)
+        return matches
 
     def _predict_state(
         self, X: Any, predict: Callable[[NDArray[Any]], Any]
